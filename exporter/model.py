@@ -1,0 +1,177 @@
+"""The words of the exporter as types.
+
+Durations are seconds on the monotonic clock (`at`, `began_at`); displayed instants are Unix seconds (`wall`).
+Only the standard library is used here, and neither clock is read: time is always an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FailureReason(StrEnum):
+    """Why one reading of a backend gave no usable page. A closed list: it is a metric label."""
+
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+    RESET = "reset"
+    HTTP_ERROR = "http_error"
+    LOADING = "loading"
+    UNPARSABLE = "unparsable"
+    MISSING_SERIES = "missing_series"
+    EMPTY = "empty"
+    TOO_LARGE = "too_large"
+
+
+class AskResult(StrEnum):
+    """What came of one short request. A closed list: it is a metric label.
+
+    Only `UNANSWERED` (connected, written in full, not one byte back by the deadline) can become a miss.
+    """
+
+    ANSWERED = "answered"
+    UNANSWERED = "unanswered"
+    SERVER_ERROR = "server_error"
+    REJECTED = "rejected"  # 4xx: configuration or load, never a sign about the engine
+    FAILED = "failed"  # refused, reset, or never sent: says nothing
+
+
+class Verdict(StrEnum):
+    """The closed list of verdicts, in their order of precedence (DESIGN: the verdict)."""
+
+    PROXY = "proxy"
+    PAUSED = "paused"
+    DOWN = "down"
+    UNREACHABLE = "unreachable"
+    UNMEASURED = "unmeasured"
+    STARTING = "starting"
+    BLOCKED = "blocked"
+    STUCK = "stuck"
+    FAILING = "failing"
+    STALLED = "stalled"
+    BUSY = "busy"
+    IDLE = "idle"
+
+
+class AskWhen(StrEnum):
+    """When a short request may be sent at all."""
+
+    DOUBTFUL = "doubtful"  # idle, or standing still
+    STALLED = "stalled"  # only while work stands still
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Thresholds of one backend; every duration in seconds.
+
+    The defaults are vLLM's; each runtime file may name others, the configuration overrides both.
+    """
+
+    poll_interval_seconds: float = 5.0
+    poll_timeout_seconds: float = 5.0
+    suspect_after_seconds: float = 60.0
+    stuck_after_seconds: float = 180.0
+    ask_timeout_seconds: float = 30.0
+    idle_ask_seconds: float = 300.0
+    startup_grace_seconds: float = 1200.0
+    down_after_seconds: float = 60.0
+    unreachable_after_seconds: float = 300.0
+    restart_hold_seconds: float = 300.0
+    long_prefill_seconds: float = 900.0
+
+
+RankKey = tuple[str, str]
+"""(model name, rank label); either may be empty when the page has no such label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one page says of one rank.
+
+    `steps`, `tokens` and `ended` map a series (name and its other labels) to its counter value;
+    `running`, `waiting`, `deferred` are requests; `kv_use` is 0..1 or None where the page has none.
+    """
+
+    steps: Mapping[str, float] = field(default_factory=dict)
+    tokens: Mapping[str, float] = field(default_factory=dict)
+    ended: Mapping[str, float] = field(default_factory=dict)
+    running: float = 0.0
+    waiting: float = 0.0
+    deferred: float = 0.0
+    kv_use: float | None = None
+
+    @property
+    def in_flight(self) -> float:
+        """Requests running or waiting."""
+        return self.running + self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A page after parsing, before it has a time: the result of `page.parse`."""
+
+    samples: Mapping[RankKey, Sample]
+    start_time: float | None = None
+    asleep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A good reading of /metrics: begun at `began_at`, complete at `at` (monotonic seconds)."""
+
+    began_at: float
+    at: float
+    wall: float | None
+    reading: Reading
+    paused: bool = False  # /is_sleeping or /is_paused said so
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A reading that gave no usable page; `alive` tells whether /health or /v1/models answered, None if not asked."""
+
+    began_at: float
+    at: float
+    wall: float | None
+    reason: FailureReason
+    detail: str = ""
+    status: int | None = None
+    alive: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What /v1/models of a proxy said; its /metrics is never read."""
+
+    at: float
+    wall: float | None
+    alive: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One short request to be sent now. `named` says whether the rank must be named in the request."""
+
+    rank: RankKey
+    sent_at: float
+    deadline_seconds: float
+    named: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a question, at `at` (monotonic). `deadline_at` bounds the page that may prove a miss."""
+
+    rank: RankKey
+    sent_at: float
+    at: float
+    wall: float | None
+    result: AskResult
+    detail: str = ""
+
+
+Observation = Page | Failure | Presence | Answer
