@@ -68,6 +68,7 @@ class Limits:
     """Thresholds of one backend; every duration in seconds.
 
     The defaults are vLLM's; each runtime file may name others, the configuration overrides both.
+    `ask_when` and `names_ranks` say which questions are possible at all.
     """
 
     poll_interval_seconds: float = 5.0
@@ -81,6 +82,22 @@ class Limits:
     unreachable_after_seconds: float = 300.0
     restart_hold_seconds: float = 300.0
     long_prefill_seconds: float = 900.0
+    ask_when: AskWhen = AskWhen.DOUBTFUL
+    names_ranks: bool = False  # a request can name the rank that shall serve it
+
+    @property
+    def gap_seconds(self) -> float:
+        """Two good pages further apart than this leave a gap, which proves nothing.
+
+        At least the suspicion limit, so that a slow poll interval is not all gaps; recordings of healthy
+        servers have gaps of 2 to 6 s at one poll a second.
+        """
+        return max(self.suspect_after_seconds, 2 * self.poll_interval_seconds + self.poll_timeout_seconds)
+
+    @property
+    def ask_spacing_seconds(self) -> float:
+        """Least time between two asks of one rank: 60 s at the default time-out of 30 s, scaled with it."""
+        return 2 * self.ask_timeout_seconds
 
 
 RankKey = tuple[str, str]
@@ -107,6 +124,11 @@ class Sample:
     def in_flight(self) -> float:
         """Requests running or waiting."""
         return self.running + self.waiting
+
+    @property
+    def work(self) -> float:
+        """Units of work ever done: steps, or tokens where the runtime counts no steps."""
+        return sum((self.steps or self.tokens).values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,185 @@
+"""stallwatch-exporter: flags and sub-commands. `serve` is the default; check, record and replay stand beside it."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from exporter import check, config, record, recording
+from exporter.fleet import Fleet
+from exporter.page import PageParser
+from exporter.runtimes import builtin
+from exporter.web import create_app
+from stallwatch import __version__, logs
+from stallwatch.serving import Server
+from stallwatch.settings import SettingsError
+
+COMMANDS = ("serve", "check", "record", "replay")
+USAGE_ERROR = 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors are one line; `check` keeps 2 for "stuck or down" and ends with 3 instead."""
+
+    usage_error = USAGE_ERROR
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(self.usage_error, f"{self.prog}: {message}\n")
+
+
+class _CheckParser(_Parser):
+    usage_error = check.UNKNOWN
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
+    return value
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("limits, in seconds (default: the runtime's)")
+    for key in config.LIMIT_KEYS:
+        flag = "--" + key.removesuffix("_seconds").replace("_", "-")
+        group.add_argument(flag, dest=key, type=_seconds, metavar="SECONDS")
+
+
+def _add_runtime(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runtime", default="vllm", choices=sorted(builtin()), help="kind of server (default: vllm)")
+
+
+def _add_logs(parser: argparse.ArgumentParser, level: str) -> None:
+    levels = ("debug", "info", "warning", "error")
+    parser.add_argument("--log.level", dest="log_level", default=level, choices=levels)
+    parser.add_argument("--log.format", dest="log_format", default="logfmt", choices=("logfmt", "json"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="stallwatch-exporter",
+        description="Watches LLM model servers through their own metrics and says which of them are stuck. "
+        "It never sends a request to a server that shows progress.",
+    )
+    parser.add_argument("--version", action="version", version=f"stallwatch-exporter {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+
+    serve = commands.add_parser("serve", help="watch the configured backends and serve their metrics (the default)")
+    serve.add_argument("--config.file", dest="config_file", type=Path, default=Path("exporter.yml"))
+    serve.add_argument("--config.check", dest="config_check", action="store_true", help="check the file and end")
+    serve.add_argument("--web.listen-address", dest="listen", default="127.0.0.1:9840")
+    serve.add_argument("--web.enable-lifecycle", dest="lifecycle", action="store_true", help="reload by POST /-/reload")
+    _add_logs(serve, "info")
+    _add_limits(serve)
+
+    commands._parser_class = _CheckParser
+    once = commands.add_parser("check", help="judge one server now, for a person or a timer; no liveness probe")
+    commands._parser_class = _Parser
+    once.add_argument("url")
+    once.add_argument("--wait", type=_seconds, default=None, metavar="SECONDS", help="how long the proof may take")
+    once.add_argument("--fail-on", choices=("stuck",), default=None, help="fail only on this verdict (for timers)")
+    once.add_argument("--api-key-file", default=None, help="file with the key for short requests")
+    _add_runtime(once)
+    _add_logs(once, "error")
+    _add_limits(once)
+
+    tape = commands.add_parser("record", help="write what a server's pages say over time to a file")
+    tape.add_argument("url")
+    tape.add_argument("file", type=Path)
+    tape.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS")
+    tape.add_argument("--for", dest="duration", type=_seconds, default=60.0, metavar="SECONDS")
+
+    again = commands.add_parser("replay", help="run the verdict over recordings; no server, no clock")
+    again.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    _add_runtime(again)
+    _add_limits(again)
+    return parser
+
+
+def _limits(arguments: argparse.Namespace) -> dict[str, float]:
+    given = {key: getattr(arguments, key) for key in config.LIMIT_KEYS}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    logs.configure(arguments.log_level, arguments.log_format)
+    if arguments.config_check:
+        backends = config.load(arguments.config_file, _limits(arguments))
+        print(f"{arguments.config_file}: valid, {len(backends)} backends")
+        return 0
+    fleet = Fleet(lambda: config.load(arguments.config_file, _limits(arguments)))
+    server = Server(create_app(fleet, lifecycle=arguments.lifecycle), arguments.listen)
+    stop, hangup = threading.Event(), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    signal.signal(signal.SIGHUP, lambda *_: hangup.set())
+    fleet.start()
+    try:
+        server.start()
+        logs.get_logger("main").info("listening", address=arguments.listen, version=__version__)
+        while not stop.wait(0.5):
+            if hangup.is_set():
+                hangup.clear()
+                fleet.reload()
+    finally:
+        server.stop()
+        fleet.stop()
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    logs.configure(arguments.log_level, arguments.log_format)
+    return check.run(
+        arguments.url,
+        builtin()[arguments.runtime],
+        _limits(arguments),
+        wait_seconds=arguments.wait,
+        fail_on=arguments.fail_on,
+        api_key_file=arguments.api_key_file,
+    )
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    return record.run(arguments.url, arguments.file, arguments.every, arguments.duration)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    runtime = builtin()[arguments.runtime]
+    limits = config.backend("replay", "http://127.0.0.1", runtime, _limits(arguments)).limits
+    several: Mapping[str, Any]
+    for path in arguments.files:
+        several = {"file": str(path)} if len(arguments.files) > 1 else {}
+        for step in recording.replay(recording.read_lines(path), PageParser(runtime), limits):
+            print(recording.to_json({**several, **step.row}))
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a sub-command; return the exit code. What a user can cause is one line on standard error, and code 2."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help", "--version")):
+        words = ["serve", *words]
+    arguments = _parser().parse_args(words)
+    command = {"serve": _serve, "check": _check, "record": _record, "replay": _replay}[arguments.command]
+    try:
+        return command(arguments)
+    except (SettingsError, recording.RecordingError) as error:
+        print(f"stallwatch-exporter: {error}", file=sys.stderr)
+        return check.UNKNOWN if arguments.command == "check" else USAGE_ERROR
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""All loops: start, stop, reload. One thread per backend, so that one that hangs delays no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from exporter.ask import Asker, HowToAsk
+from exporter.config import Backend
+from exporter.fetch import Fetcher
+from exporter.watch import Snapshot, Watch
+from stallwatch.logs import get_logger
+from stallwatch.settings import SettingsError
+
+STOP_SECONDS = 2.0
+
+
+def watch_of(backend: Backend) -> Watch:
+    """A watch with a real fetcher and a real asker."""
+    headers = {"Authorization": f"Bearer {backend.api_key}"} if backend.api_key else {}
+    how = HowToAsk(backend.how_to_ask.path, backend.how_to_ask.rank_header)
+    return Watch(backend, Fetcher(backend.url, headers), Asker(backend.url, how, headers))
+
+
+class Fleet:
+    """The watches of all configured backends."""
+
+    def __init__(
+        self, load: Callable[[], Sequence[Backend]], make_watch: Callable[[Backend], Watch] = watch_of
+    ) -> None:
+        self._load, self._make_watch = load, make_watch
+        self._watches: dict[str, Watch] = {}
+        self._lock = threading.Lock()
+        self._log = get_logger("fleet")
+        self.epoch = uuid.uuid4().hex  # tells one life of the exporter from the next
+        self.last_reload_successful = True
+
+    def start(self) -> None:
+        """Load the configuration and start every loop. Raises `SettingsError`."""
+        self._apply(self._load())
+
+    def reload(self) -> str | None:
+        """Load again; unchanged backends keep their state. Return the error line, with nothing changed, or None."""
+        try:
+            backends = self._load()
+        except SettingsError as error:
+            self.last_reload_successful = False
+            self._log.error("reload failed", error=str(error))
+            return str(error)
+        self._apply(backends)
+        self.last_reload_successful = True
+        self._log.info("reloaded", backends=len(backends))
+        return None
+
+    def _apply(self, backends: Sequence[Backend]) -> None:
+        with self._lock:
+            wanted = {backend.name: backend for backend in backends}
+            for name in [n for n, w in self._watches.items() if wanted.get(n) != w.backend]:
+                self._watches.pop(name).stop()
+            new = [backend for backend in backends if backend.name not in self._watches]
+            for number, backend in enumerate(new):
+                watch = self._make_watch(backend)
+                self._watches[backend.name] = watch
+                watch.start(backend.limits.poll_interval_seconds * number / max(1, len(new)))
+
+    def snapshots(self) -> list[Snapshot]:
+        """The newest snapshot of every backend, in the order of their names."""
+        with self._lock:
+            return [self._watches[name].snapshot for name in sorted(self._watches)]
+
+    def snapshot(self, name: str) -> Snapshot | None:
+        """The newest snapshot of one backend, or None if there is no such backend."""
+        with self._lock:
+            watch = self._watches.get(name)
+        return watch.snapshot if watch else None
+
+    def stop(self) -> None:
+        """End every loop within two seconds in all; a reading that hangs is left behind."""
+        with self._lock:
+            watches = list(self._watches.values())
+        for watch in watches:
+            watch.stop()
+        deadline = time.monotonic() + STOP_SECONDS
+        for watch in watches:
+            watch.join(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,67 @@
+"""Kinds of model server, as data: which series mean what, how to ask, default limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from stallwatch.settings import Seconds, Strict, load_yaml
+
+SeriesName = Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")]
+Labels = Mapping[str, list[str]]
+
+ROLES = ("steps", "tokens", "ended", "running", "waiting", "deferred", "kv_use", "start_time", "awake")
+"""The roles a series can have; `page.parse` knows what to do with each."""
+
+
+class Source(Strict):
+    """One series of a role: counted where every `only` label has a listed value and no `except` label has."""
+
+    series: SeriesName
+    only: Labels = {}
+    excluded: Labels = Field(default={}, alias="except")
+
+    def takes(self, labels: Mapping[str, str]) -> bool:
+        """Whether a sample with these labels belongs to the role."""
+        return all(labels.get(k) in v for k, v in self.only.items()) and not any(
+            labels.get(k) in v for k, v in self.excluded.items()
+        )
+
+
+class HowToAsk(Strict):
+    """Where a short request goes, and the header that names a rank (None: the runtime cannot name one)."""
+
+    path: Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings"] = "/v1/completions"
+    rank_header: str | None = None
+
+
+class Runtime(Strict):
+    """One kind of server. `limits` are its defaults where they differ from `model.Limits`."""
+
+    name: str
+    rank_label: str | None = None
+    model_label: str | None = None
+    steps: list[Source] = []
+    tokens: list[Source] = []
+    ended: list[Source] = []
+    running: list[Source] = []
+    waiting: list[Source] = []
+    deferred: list[Source] = []
+    kv_use: list[Source] = []
+    start_time: list[Source] = []
+    awake: list[Source] = []
+    ask: HowToAsk = HowToAsk()
+    limits: Mapping[str, Seconds] = {}
+
+
+@cache
+def builtin() -> Mapping[str, Runtime]:
+    """The runtimes that come with stallwatch, by name."""
+    folder = resources.files("exporter") / "runtime_files"
+    loaded = [load_yaml(Path(str(entry)), Runtime) for entry in folder.iterdir() if entry.name.endswith(".yml")]
+    return {runtime.name: runtime for runtime in loaded}
