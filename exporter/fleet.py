@@ -7,10 +7,11 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
-from exporter.ask import Asker, HowToAsk
+from exporter.ask import Asker
 from exporter.config import Backend
 from exporter.fetch import Fetcher
-from exporter.watch import Snapshot, Watch
+from exporter.snapshot import Snapshot
+from exporter.watch import Watch
 from stallwatch.logs import get_logger
 from stallwatch.settings import SettingsError
 
@@ -20,8 +21,7 @@ STOP_SECONDS = 2.0
 def watch_of(backend: Backend) -> Watch:
     """A watch with a real fetcher and a real asker."""
     headers = {"Authorization": f"Bearer {backend.api_key}"} if backend.api_key else {}
-    how = HowToAsk(backend.how_to_ask.path, backend.how_to_ask.rank_header)
-    return Watch(backend, Fetcher(backend.url, headers), Asker(backend.url, how, headers))
+    return Watch(backend, Fetcher(backend.url, headers), Asker(backend.url, backend.how_to_ask, headers))
 
 
 class Fleet:

@@ -9,9 +9,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from exporter.model import AskResult, FailureReason, Verdict
+from exporter.snapshot import Snapshot
 from exporter.state import stuck_after
 from exporter.verdict import Shown, shown
-from exporter.watch import Snapshot
 from stallwatch import __version__
 
 BACKEND = ["backend"]

@@ -9,7 +9,7 @@ from exporter import asking
 from exporter.incarnation import Change, Incarnation, judge
 from exporter.model import Answer, AskResult, Failure, Limits, Page, Presence, Question, RankKey, Verdict
 from exporter.progress import RankState, compare, first_sight, follow, standing_at_zero, without_clocks
-from exporter.trouble import Trouble
+from exporter.trouble import NO_TROUBLE, Trouble
 
 LEARNED_FACTOR = 2.0
 LEARNED_MOST = 3.0
@@ -35,7 +35,7 @@ class State:
     ranks: Mapping[RankKey, RankState] = field(default_factory=dict)
     last_page: Page | None = None
     last_failure: Failure | None = None
-    trouble: Trouble = Trouble()
+    trouble: Trouble = NO_TROUBLE
     proxy: str = ""  # why it is taken for a proxy; empty: it is not
     learned_seconds: float = 0.0
     restarts: int = 0
@@ -91,7 +91,7 @@ def take_page(state: State, page: Page, limits: Limits) -> State:
     """A good page: first sight, the same process, a new one, or the discovery of a proxy."""
     known, reading = state.incarnation, page.reading
     refused = state.trouble.refused
-    state = replace(state, last_page=page, last_failure=None, trouble=Trouble())
+    state = replace(state, last_page=page, last_failure=None, trouble=NO_TROUBLE)
     if known is None:
         return _first_page(state, page, limits)
     before = {key: rank.latest for key, rank in state.ranks.items()}

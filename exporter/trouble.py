@@ -58,6 +58,10 @@ class Trouble:
         return None
 
 
+NO_TROUBLE = Trouble()
+"""The last reading was good."""
+
+
 def _has_no_metrics(failure: Failure) -> bool:
     if failure.alive is False:
         return False

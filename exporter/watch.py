@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Protocol
 
 from exporter.asking import PAGE_AGE_SECONDS
@@ -26,6 +25,7 @@ from exporter.model import (
     Verdict,
 )
 from exporter.page import PageError, PageParser
+from exporter.snapshot import Change, Snapshot
 from exporter.state import State
 from exporter.verdict import advance
 from stallwatch.logs import get_logger
@@ -50,32 +50,6 @@ class Asking(Protocol):
     def ask(self, rank: RankKey, deadline_seconds: float, named: bool, model: str | None) -> tuple[AskResult, str]: ...
 
 
-@dataclass(frozen=True)
-class Change:
-    """One change of verdict, with the evidence it rested on."""
-
-    at: float | None
-    verdict: str
-    reason: str
-    sentence: str
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What one backend looks like now; published whole, read by the metrics and the web."""
-
-    backend: Backend
-    state: State
-    taken_at: float  # monotonic
-    wall_offset: float  # Unix time minus monotonic time
-    up: bool = False
-    polls: int = 0
-    poll_failures: Mapping[str, int] = field(default_factory=dict)
-    poll_duration_seconds: float = 0.0
-    polled_at: float | None = None  # monotonic, when the last poll finished
-    history: tuple[Change, ...] = ()
-
-
 class Watch:
     """Watches one backend in a thread of its own."""
 
@@ -95,7 +69,8 @@ class Watch:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._asking: threading.Thread | None = None
+        self._pause_check: threading.Thread | None = None
+        self._paused_at = float("-inf")  # when the server last said that it was paused
         self._log = get_logger("watch")
         self._rejections: set[str] = set()
         self._failures: Counter[str] = Counter()
@@ -157,8 +132,27 @@ class Watch:
             return self._failure(began, failed.reason, failed.detail, failed.status)
         except PageError as error:
             return self._failure(began, error.reason, str(error), 200)
-        paused = self.snapshot.state.stands_still and self._fetcher.paused(timeout)
-        return Page(began, at, self._wall(), reading, paused)
+        return Page(began, at, self._wall(), reading, self._paused(began))
+
+    def _paused(self, began: float) -> bool:
+        """Whether the server said so since the page before this one; it is asked beside the loop when a page stands.
+
+        A frozen engine holds the answer to /is_sleeping for ever, which must not delay the next page.
+        """
+        checking = self._pause_check is not None and self._pause_check.is_alive()
+        if self.snapshot.state.stands_still and not checking:
+            name = f"pause-{self.backend.name}"
+            self._pause_check = threading.Thread(target=self._check_pause, name=name, daemon=True)
+            self._pause_check.start()
+        limits = self.backend.limits
+        return began - self._paused_at <= 2 * limits.poll_interval_seconds + limits.poll_timeout_seconds
+
+    def _check_pause(self) -> None:
+        began = self._monotonic()
+        if self._fetcher.paused(self.backend.limits.poll_timeout_seconds):
+            self._paused_at = began
+        else:
+            self._paused_at = float("-inf")
 
     def _failure(self, began: float, kind: FailureReason, detail: str, status: int | None) -> Failure:
         alive = None
@@ -212,8 +206,7 @@ class Watch:
 
     def _start_asking(self, question: Question) -> None:
         name = f"ask-{self.backend.name}"
-        self._asking = threading.Thread(target=self._ask, args=(question,), name=name, daemon=True)
-        self._asking.start()
+        threading.Thread(target=self._ask, args=(question,), name=name, daemon=True).start()
 
     def _ask(self, question: Question) -> None:
         self._log.info("asked", backend=self.backend.name, rank=question.rank[1] or "0")
@@ -222,7 +215,11 @@ class Watch:
             result, detail = AskResult.FAILED, "not sent: the page it was meant for had grown old"
         else:
             model = self.backend.ask_model or question.rank[0] or None
-            result, detail = self._asker.ask(question.rank, question.deadline_seconds, question.named, model)
+            try:
+                result, detail = self._asker.ask(question.rank, question.deadline_seconds, question.named, model)
+            except Exception as error:  # an unanswered question would be the last one of this backend
+                self._log.exception("ask failed unexpectedly", backend=self.backend.name)
+                result, detail = AskResult.FAILED, type(error).__name__
         at = self._monotonic()
         if result is AskResult.REJECTED:
             self._say_once(detail)

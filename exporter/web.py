@@ -12,8 +12,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from exporter import evidence
 from exporter.fleet import Fleet
 from exporter.metrics import SnapshotCollector, is_dead
+from exporter.snapshot import Snapshot
 from exporter.state import stuck_after
-from exporter.watch import Snapshot
 
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>stallwatch exporter</title>
@@ -30,7 +30,7 @@ PAGE = """<!doctype html>
 <table><thead><tr><th>Backend<th>Verdict<th>Stalled<th>Limit<th>Why</tr></thead><tbody>
 {% for row in rows %}<tr><td><a href="api/v1/backends/{{ row.name }}">{{ row.name }}</a>
 <td class="{{ row.verdict }}">{{ row.verdict }}
-<td>{{ "%.0f s" % row.stalled if row.stalled is not none else "–" }}<td>{{ "%.0f s" % row.limit }}
+<td>{{ "%.0f s" % row.stalled if row.stalled is not none else "-" }}<td>{{ "%.0f s" % row.limit }}
 <td>{{ row.sentence }}</tr>
 {% endfor %}</tbody></table>
 <p><a href="metrics">metrics</a> · <a href="api/v1/backends">evidence as JSON</a></p></html>

@@ -94,7 +94,7 @@ def test_swinging_kv_use_is_no_progress() -> None:
 
 
 def test_prefill_after_an_abandoned_one() -> None:
-    """A prefill is abandoned at KV .45 and another rises to .45: its third rise is progress, though below the old maximum."""
+    """A prefill is abandoned at KV .45 and another rises to .45: its third rise is progress."""
     run = Run()
     run.feed(page(t, sample(steps=7, run=1, kv=t / 450)) for t in every(5, 0, 200))
     run.feed(page(t, sample(steps=7, run=1, kv=(t - 205) / 667)) for t in every(5, 205, 505))
@@ -194,7 +194,7 @@ def test_two_models_on_a_page_one_frozen() -> None:
 
 
 def test_restart_is_never_compared_across() -> None:
-    """A new start time resets every clock; the first page of the new process is starting, not progress and not a stall."""
+    """A new start time resets every clock; the new process is starting, with no progress and no stall."""
     run = Run()
     run.feed(page(t, sample(steps=500, run=4)) for t in every(5, 0, 170))
     run.feed(failure(t) for t in every(5, 175, 200))
@@ -312,7 +312,7 @@ def test_exporter_restarted_every_fifteen_minutes_still_finds_it() -> None:
 
 
 def test_one_good_page_in_thirty_seconds() -> None:
-    """A frozen server of which only one page in thirty seconds is read is still found: equal pages prove the time between."""
+    """A frozen server is found by one page in thirty seconds: equal pages prove the time between."""
     run = Run()
     for t in every(5, 0, 600):
         run.take(page(t, sample(steps=20, run=4)) if t % 30 == 0 else failure(t, FailureReason.TIMEOUT))
@@ -329,7 +329,7 @@ def test_stuck_needs_a_good_page_last() -> None:
 
 
 def test_clients_of_a_hung_server_come_and_go() -> None:
-    """Clients leave a hung server and come back every 50 s: the clock pauses while nothing is in flight, and goes on."""
+    """Clients leave a hung server and come back every 50 s: the clock pauses meanwhile, and goes on."""
     run = Run()
     run.feed(page(t, sample(steps=20, run=4 if t % 100 < 50 else 0)) for t in every(5, 0, 900))
     assert "stuck" in run.seen()

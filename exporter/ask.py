@@ -1,0 +1,69 @@
+"""One short request to a backend's engine, closed at its deadline."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from exporter.model import AskResult, RankKey
+from exporter.runtimes import HowToAsk
+from stallwatch.http import Client, HttpFailed
+
+MAX_ANSWER_BYTES = 1024 * 1024
+
+
+class Asker:
+    """Asks one backend; each question uses a connection of its own."""
+
+    def __init__(self, url: str, how: HowToAsk, headers: Mapping[str, str] | None = None) -> None:
+        self._url, self._how = url + how.path, how
+        self._headers = dict(headers or {})
+
+    def ask(self, rank: RankKey, deadline_seconds: float, named: bool, model: str | None) -> tuple[AskResult, str]:
+        """Send one request for one token; return what came of it and a few words.
+
+        `named` puts the rank's label into the runtime's header. Unanswered means: connected, written in full,
+        and not one byte back by the deadline.
+        """
+        headers = {**self._headers, "Connection": "close"}
+        if named and self._how.rank_header:
+            headers[self._how.rank_header] = rank[1]
+        client = Client(headers)
+        try:
+            response = client.request(
+                "POST",
+                self._url,
+                timeout_seconds=deadline_seconds,
+                max_bytes=MAX_ANSWER_BYTES,
+                json=_body(self._how.path, model),
+            )
+        except HttpFailed as failed:
+            return _without_answer(failed)
+        finally:
+            client.close()
+        if response.status >= 500:
+            return AskResult.SERVER_ERROR, f"HTTP status {response.status}"
+        if response.status >= 300:
+            return AskResult.REJECTED, f"HTTP status {response.status} from {self._how.path}"
+        return AskResult.ANSWERED, f"HTTP status {response.status}"
+
+
+def _without_answer(failed: HttpFailed) -> tuple[AskResult, str]:
+    if failed.reason == "timeout" and failed.connected and failed.written and not failed.received:
+        return AskResult.UNANSWERED, "not one byte by the deadline"
+    if failed.received:  # no silence; whether the engine did it, the page will tell
+        return AskResult.ANSWERED, f"the answer began, then: {failed.detail}"
+    return AskResult.FAILED, failed.detail
+
+
+def _body(path: str, model: str | None) -> dict[str, Any]:
+    # A nonce, so that no cache in front of the engine can answer for it.
+    prompt = f"{secrets.token_hex(4)} ping"
+    body: dict[str, Any] = {"model": model} if model else {}
+    if path == "/v1/embeddings":
+        return {**body, "input": prompt}
+    body |= {"max_tokens": 1, "temperature": 0, "stream": False}
+    if path == "/v1/chat/completions":
+        return {**body, "messages": [{"role": "user", "content": prompt}]}
+    return {**body, "prompt": prompt}

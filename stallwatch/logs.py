@@ -1,0 +1,59 @@
+"""Logs of both programs: one event a line on standard error, logfmt or JSON, the same keys everywhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+FORMATS = ("logfmt", "json")
+LEVELS = ("debug", "info", "warning", "error")
+_FIRST_KEYS = ["ts", "level", "component", "event"]
+
+
+def configure(level: str = "info", fmt: str = "logfmt") -> None:
+    """Set up logging once per process; libraries that use the standard module are heard from warnings on."""
+    render: Any
+    if fmt == "json":
+        render = structlog.processors.JSONRenderer()
+    else:
+        render = structlog.processors.LogfmtRenderer(key_order=_FIRST_KEYS, drop_missing=True, bool_as_flag=False)
+    shared: list[Any] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        structlog.processors.format_exc_info,
+    ]
+    number = getattr(logging, level.upper())
+    structlog.configure(
+        processors=[*shared, _ordered, render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, _named_component],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _ordered, render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(number, logging.WARNING))
+
+
+def get_logger(component: str) -> Any:
+    """A logger whose lines name the component."""
+    return structlog.get_logger(component=component)
+
+
+def _named_component(logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    event.setdefault("component", getattr(logger, "name", None) or "library")
+    return event
+
+
+def _ordered(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    first = {key: event[key] for key in _FIRST_KEYS if key in event}
+    return {**first, **{key: value for key, value in event.items() if key not in first}}

@@ -1,0 +1,184 @@
+"""Strict settings from YAML: a valid, frozen object, or one error line that names the path."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class SettingsError(Exception):
+    """What a user can cause and mend; its text is one line."""
+
+
+class Strict(BaseModel):
+    """Base of all settings: unknown keys are errors, values are not converted, objects do not change."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, populate_by_name=True, hide_input_in_errors=True
+    )
+
+
+def check_url(text: str) -> str:
+    """An http or https address without credentials, query or fragment; its trailing slash is dropped."""
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, urlsplit("")
+    if parts.scheme not in ("http", "https") or not host or any(c.isspace() or not c.isprintable() for c in text):
+        raise SettingsError("must be an http:// or https:// address")
+    if parts.username is not None or parts.password is not None:
+        raise SettingsError("must hold no credentials; use api_key_file")
+    if parts.query or parts.fragment:
+        raise SettingsError("must hold neither a query nor a fragment")
+    return text.rstrip("/")
+
+
+def _url(text: str) -> str:
+    try:
+        return check_url(text)
+    except SettingsError as error:
+        raise ValueError(str(error)) from error
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A duration above zero, in seconds."""
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
+"""A name that is safe as a label value, in a path and on a page."""
+Url = Annotated[str, AfterValidator(_url)]
+"""An http or https address; see `check_url`."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key stands once, and no alias can blow up a document."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def load_yaml(path: Path, model: type[Model]) -> Model:
+    """Read a file into its model. Raises `SettingsError`, whatever the file holds."""
+    content = _parse(path, _read(path))
+    if not isinstance(content, dict):
+        what = "is empty" if content is None else "must be a mapping of keys at the top"
+        raise SettingsError(f"{path}: {what}")
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise SettingsError(f"{path}: {_first_line(error, model)}") from error
+
+
+def read_secret(path: str | Path) -> str:
+    """The content of a secret's file without the white space around it. Raises `SettingsError`."""
+    text = _read(Path(path)).strip()
+    if not text:
+        raise SettingsError(f"{path}: holds no secret")
+    if not text.isascii() or not text.isprintable():
+        raise SettingsError(f"{path}: holds characters that no HTTP header can carry")
+    return text
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise SettingsError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
+        return data.decode("utf-8")
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 text") from error
+    except ValueError as error:
+        raise SettingsError(f"{str(path)!r}: is no file name") from error
+
+
+def _parse(path: Path, text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)  # a safe loader, made stricter
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise SettingsError(f"{path}{where}: {error.problem or 'is not YAML'}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: is not YAML: {str(error).splitlines()[0]}") from error
+    except RecursionError as error:
+        raise SettingsError(f"{path}: is nested too deeply") from error
+    except (ValueError, TypeError) as error:  # dates and keys that YAML allows and Python does not
+        raise SettingsError(f"{path}: holds a value that cannot be read: {error}") from error
+
+
+def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
+    first, *others = error.errors(include_url=False, include_context=True, include_input=False)
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    message = _message(dict(first), model)
+    more = f" (and {len(others)} more)" if others else ""
+    return f"{where}: {message}{more}" if where else f"{message}{more}"
+
+
+def _message(detail: dict[str, Any], model: type[BaseModel]) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    match kind:
+        case "extra_forbidden":
+            close = difflib.get_close_matches(str(detail["loc"][-1]), _keys(model), n=1)
+            return "unknown key" + (f"; did you mean {close[0]}?" if close else "")
+        case "missing":
+            return "is missing"
+        case "greater_than":
+            return f"must be above {context['gt']:g}"
+        case "finite_number":
+            return "must be a finite number"
+        case "string_pattern_mismatch":
+            return "may only hold letters, digits, dot, dash and underscore (1 to 100 of them)"
+        case "value_error" | "assertion_error":
+            return str(context.get("error", detail["msg"]))
+        case "enum" | "literal_error":
+            return f"must be one of {context['expected']}"
+        case "too_short":
+            return f"must hold at least {context['min_length']}"
+    return str(detail["msg"]).replace("Input should be", "must be").replace("Input", "value")
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    """Every key that some part of the settings knows, to guess what a misspelt one meant."""
+    found: list[str] = []
+    waiting: list[Any] = [model]
+    seen: set[Any] = set()
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for name, info in current.model_fields.items():
+            found.append(info.alias or name)
+            waiting += [m for m in _models_in(info.annotation) if m not in seen]
+    return found
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
