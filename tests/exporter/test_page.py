@@ -80,10 +80,10 @@ def test_gauge_per_process_takes_the_maximum() -> None:
         (b'"# HELP llamacpp:x y\\nllamacpp:requests_processing 1\\n"', FailureReason.UNPARSABLE),
         (bytes(range(256)) * 4, FailureReason.UNPARSABLE),
         (b"# HELP python_info x\n# TYPE python_info gauge\npython_info 1\n", FailureReason.MISSING_SERIES),
-        (b"vllm:num_requests_running{engine=\"0\"} 3\n", FailureReason.MISSING_SERIES),
-        (b"vllm:generation_tokens_total{engine=\"0\"} NaN\n", FailureReason.MISSING_SERIES),
-        (b"vllm:generation_tokens_total{engine=\"0\n", FailureReason.UNPARSABLE),
-        (b"vllm:generation_tokens_total{engine=\"0\"} many\n", FailureReason.UNPARSABLE),
+        (b'vllm:num_requests_running{engine="0"} 3\n', FailureReason.MISSING_SERIES),
+        (b'vllm:generation_tokens_total{engine="0"} NaN\n', FailureReason.MISSING_SERIES),
+        (b'vllm:generation_tokens_total{engine="0\n', FailureReason.UNPARSABLE),
+        (b'vllm:generation_tokens_total{engine="0"} many\n', FailureReason.UNPARSABLE),
     ],
 )
 def test_bad_pages_are_typed_failures(body: bytes, reason: FailureReason) -> None:
