@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +16,6 @@ from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import (
     DecodeError,
     HTTPError,
@@ -33,6 +29,8 @@ from urllib3.exceptions import (
 from urllib3.exceptions import (
     TimeoutError as AnyTimeoutError,
 )
+
+from stallwatch.deadline import DeadlineAdapter, Exchange, current, tls_context
 
 Reason = Literal["refused", "timeout", "reset", "too_large", "redirect", "invalid"]
 MOST_REDIRECTS = 3
@@ -59,121 +57,13 @@ class Response:
     headers: Mapping[str, str]
 
 
-class _Exchange:
-    """The exchange under way on this thread."""
-
-    __slots__ = ("connected", "deadline", "opened", "received", "written")
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        self.connected = self.opened = self.written = self.received = False
-
-    def remaining(self) -> float:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the deadline of the exchange is over")
-        return left
-
-
-_current = threading.local()
-
-
-def _remaining() -> float:
-    exchange: _Exchange = _current.exchange
-    return exchange.remaining()
-
-
-class _Socket(socket.socket):
-    """A socket whose every operation ends at the deadline of the exchange."""
-
-    def recv_into(self, *arguments: Any) -> int:
-        self.settimeout(_remaining())
-        count = super().recv_into(*arguments)
-        _current.exchange.received = _current.exchange.received or count > 0
-        return count
-
-    def sendall(self, *arguments: Any) -> None:
-        self.settimeout(_remaining())
-        super().sendall(*arguments)
-
-
-class _TlsSocket(ssl.SSLSocket):
-    """The same under TLS."""
-
-    def recv_into(self, *arguments: Any, **named: Any) -> int:
-        self.settimeout(_remaining())
-        count = super().recv_into(*arguments, **named)
-        _current.exchange.received = _current.exchange.received or count > 0
-        return count
-
-    def sendall(self, *arguments: Any, **named: Any) -> None:
-        self.settimeout(_remaining())
-        super().sendall(*arguments, **named)
-
-
-class _Noting:
-    """Notes on the exchange how far a connection came."""
-
-    def connect(self) -> None:
-        super().connect()  # type: ignore[misc]
-        _current.exchange.connected = _current.exchange.opened = True
-
-    def request(self, *arguments: Any, **named: Any) -> None:
-        super().request(*arguments, **named)  # type: ignore[misc]
-        _current.exchange.connected = _current.exchange.written = True
-
-
-class _Connection(_Noting, HTTPConnection):
-    def _new_conn(self) -> socket.socket:
-        self.timeout = _remaining()
-        return _Socket(fileno=super()._new_conn().detach())
-
-
-class _TlsConnection(_Noting, HTTPSConnection):
-    def _new_conn(self) -> socket.socket:
-        self.timeout = _remaining()
-        return super()._new_conn()
-
-
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
-
-
-class _Adapter(HTTPAdapter):
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._context = context
-        super().__init__(pool_connections=2, pool_maxsize=2, max_retries=0)
-
-    def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
-        super().init_poolmanager(*arguments, **named, ssl_context=self._context)
-        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
-
-
-_default_context: list[ssl.SSLContext] = []
-
-
-def _tls_context(ca_file: str | None) -> ssl.SSLContext:
-    """The context of the system's authorities is made once: loading them takes tens of milliseconds."""
-    if ca_file is None and _default_context:
-        return _default_context[0]
-    context = ssl.create_default_context(cafile=ca_file)
-    context.sslsocket_class = _TlsSocket
-    if ca_file is None:
-        _default_context.append(context)
-    return context
-
-
 class Client:
     """A keep-alive client for one caller at a time. Proxy and netrc settings of the environment are ignored."""
 
     def __init__(self, headers: Mapping[str, str] | None = None, *, ca_file: str | None = None) -> None:
         self._headers = {"User-Agent": "stallwatch", "Accept-Encoding": "identity", **(headers or {})}
         self._verify: bool | str = ca_file or True
-        self._adapter = _Adapter(_tls_context(ca_file))
+        self._adapter = DeadlineAdapter(tls_context(ca_file))
         self._prepared: dict[str, requests.PreparedRequest] = {}
 
     def close(self) -> None:
@@ -211,7 +101,7 @@ class Client:
     ) -> Response:
         prepared = self._prepare(method, url, headers, json)
         for again in (True, False):
-            exchange = _current.exchange = _Exchange(deadline)
+            exchange = current.exchange = Exchange(deadline)
             try:
                 return self._send(prepared, exchange, max_bytes)
             except HttpFailed as failed:
@@ -234,7 +124,7 @@ class Client:
             self._prepared[url] = prepared
         return prepared
 
-    def _send(self, prepared: requests.PreparedRequest, exchange: _Exchange, max_bytes: int) -> Response:
+    def _send(self, prepared: requests.PreparedRequest, exchange: Exchange, max_bytes: int) -> Response:
         try:
             left = exchange.remaining()
             answer = self._adapter.send(prepared, stream=True, timeout=left, verify=self._verify, proxies={})
@@ -266,7 +156,7 @@ def _read(raw: Any, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _failed(reason: Reason, detail: str, exchange: _Exchange) -> HttpFailed:
+def _failed(reason: Reason, detail: str, exchange: Exchange) -> HttpFailed:
     return HttpFailed(
         reason, detail, connected=exchange.connected, written=exchange.written, received=exchange.received
     )
