@@ -14,7 +14,7 @@ from exporter.evidence import sentence
 from exporter.fleet import watch_of
 from exporter.model import Verdict
 from exporter.runtimes import Runtime
-from exporter.state import State
+from exporter.state import NOT_YET_OBSERVED, State
 from exporter.watch import Watch
 from stallwatch.settings import check_url, read_secret
 
@@ -83,7 +83,7 @@ def judge(state: State) -> int:
     if verdict is Verdict.PAUSED:
         return HEALTHY
     if verdict in _UNKNOWN:
-        return UNKNOWN if state.trouble.since is not None or state.proxy else UNPROVEN
+        return UNPROVEN if state.judgement.reason == NOT_YET_OBSERVED else UNKNOWN
     if verdict in (Verdict.BUSY, Verdict.IDLE) and state.last_failure is None:
         moved = all(rank.progress_at is not None for rank in state.ranks.values())
         return HEALTHY if moved and state.ranks else UNPROVEN

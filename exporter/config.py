@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
 from exporter.model import AskWhen, Limits
-from exporter.runtimes import HowToAsk, Runtime, builtin
+from exporter.runtimes import AskPath, HowToAsk, Runtime, builtin
 from stallwatch.settings import Name, Seconds, SettingsError, Strict, Url, load_yaml, read_secret
 
 LIMIT_KEYS = tuple(f.name for f in dataclasses.fields(Limits) if f.name.endswith("_seconds"))
@@ -38,7 +38,7 @@ class AskSettings(Strict):
     when: AskWhen = Field(default=AskWhen.DOUBTFUL, strict=False)
     api_key_file: str | None = None
     model: str | None = None
-    path: str | None = None
+    path: AskPath | None = None
 
 
 class BackendSettings(Strict):
@@ -52,6 +52,13 @@ class BackendSettings(Strict):
     ask: AskSettings = AskSettings()
     limits: LimitSettings = LimitSettings()
 
+    @field_validator("runtime")
+    @classmethod
+    def _runtime_is_known(cls, name: str) -> str:
+        if name not in builtin():
+            raise ValueError(f"must be one of {', '.join(sorted(builtin()))}")
+        return name
+
 
 class ExporterSettings(Strict):
     """The whole file."""
@@ -61,17 +68,15 @@ class ExporterSettings(Strict):
     limits: LimitSettings = LimitSettings()
     backends: Annotated[list[BackendSettings], Field(min_length=1)]
 
-    @model_validator(mode="after")
-    def _check(self) -> ExporterSettings:
+    @field_validator("backends")
+    @classmethod
+    def _names_are_unique(cls, backends: list[BackendSettings]) -> list[BackendSettings]:
         seen: set[str] = set()
-        for backend in self.backends:
+        for backend in backends:
             if backend.name in seen:
-                raise ValueError(f"backends: the name {backend.name!r} is used twice")
+                raise ValueError(f"the name {backend.name} is used twice")
             seen.add(backend.name)
-            if backend.runtime not in builtin():
-                known = ", ".join(sorted(builtin()))
-                raise ValueError(f"backends: {backend.name}: runtime: {backend.runtime!r} is not one of {known}")
-        return self
+        return backends
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ def _resolve(path: Path, number: int, settings: BackendSettings, shared: Mapping
             key = read_secret(settings.ask.api_key_file)
         except SettingsError as error:
             raise SettingsError(f"{path}: backends[{number}].ask.api_key_file: {error}") from error
-    return backend(
+    resolved = backend(
         settings.name,
         settings.url,
         builtin()[settings.runtime],
@@ -118,6 +123,13 @@ def _resolve(path: Path, number: int, settings: BackendSettings, shared: Mapping
         proxy=settings.proxy,
         api_key=key,
     )
+    suspect, stuck = resolved.limits.suspect_after_seconds, resolved.limits.stuck_after_seconds
+    if suspect > stuck:
+        raise SettingsError(
+            f"{path}: backends[{number}].limits: suspect_after_seconds ({suspect:g}) must not be above "
+            f"stuck_after_seconds ({stuck:g})"
+        )
+    return resolved
 
 
 def backend(

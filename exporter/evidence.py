@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from exporter.model import Limits, RankKey, Sample, Verdict
 from exporter.progress import AskRecord, RankState
-from exporter.state import State, stuck_after
+from exporter.state import NOT_YET_OBSERVED, State, stuck_after
 from exporter.verdict import judge_rank
 
 _HEALTHY_AGAIN = "No short request is sent while it moves."
@@ -33,8 +33,8 @@ def _of_backend(state: State, limits: Limits) -> str:
         also = "/health answers, /metrics does not" if failure and failure.alive else "nothing answers"
         return f"No usable page for {lasted:.0f} s: {failure.reason.value if failure else ''}{detail}; {also}."
     if verdict is Verdict.UNMEASURED:
-        if failure is None:
-            return "Not yet observed."
+        if failure is None or state.judgement.reason == NOT_YET_OBSERVED:
+            return f"No usable page yet: {failure.reason.value if failure else 'not yet read'}{detail}."
         status = f" with status {failure.status}" if failure.status else ""
         return f"The server answers{status}, but its /metrics cannot be used: {failure.reason.value}{detail}."
     if verdict is Verdict.STARTING:
@@ -64,7 +64,7 @@ def _of_rank(state: State, limits: Limits, key: RankKey, rank: RankState) -> str
             )
         case "unanswered":
             return (
-                f"{name} shows {load} and nothing moved for {rank.shown_stall_seconds:.0f} s; {silence}. "
+                f"{name} shows {load} and nothing has moved{_for(rank.shown_stall_seconds)}; {silence}. "
                 f"Not proven stuck: {rank.misses} of {rank.misses_required} misses, limit {limit:.0f} s."
             )
         case "no_progress":
@@ -90,6 +90,10 @@ def _of_rank(state: State, limits: Limits, key: RankKey, rank: RankState) -> str
             return f"{name} has {load}, and it moves. {_HEALTHY_AGAIN}"
         case _:
             return f"{name} has nothing in flight."
+
+
+def _for(seconds: float) -> str:
+    return f" for {seconds:.0f} s" if seconds >= 1 else ""
 
 
 def _silence(rank: RankState, limits: Limits) -> str:

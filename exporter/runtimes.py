@@ -13,6 +13,7 @@ from pydantic import Field
 from stallwatch.settings import Seconds, Strict, load_yaml
 
 SeriesName = Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")]
+AskPath = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings"]
 Labels = Mapping[str, list[str]]
 
 ROLES = ("steps", "tokens", "ended", "running", "waiting", "deferred", "kv_use", "start_time", "awake")
@@ -36,7 +37,7 @@ class Source(Strict):
 class HowToAsk(Strict):
     """Where a short request goes, and the header that names a rank (None: the runtime cannot name one)."""
 
-    path: Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings"] = "/v1/completions"
+    path: AskPath = "/v1/completions"
     rank_header: str | None = None
 
 

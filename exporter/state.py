@@ -11,6 +11,8 @@ from exporter.model import Answer, AskResult, Failure, Limits, Page, Presence, Q
 from exporter.progress import RankState, compare, first_sight, follow, standing_at_zero, without_clocks
 from exporter.trouble import NO_TROUBLE, Trouble
 
+NOT_YET_OBSERVED = "not_yet_observed"
+"""The reason before the first reading that proves anything."""
 LEARNED_FACTOR = 2.0
 LEARNED_MOST = 3.0
 """A stall that ended by itself raises the limit to twice its length, at most to three times the configured one."""
@@ -29,7 +31,7 @@ class Judgement:
 class State:
     """All that is remembered of one backend. Instants are monotonic; `*_wall` are Unix seconds."""
 
-    judgement: Judgement = Judgement(Verdict.UNMEASURED, "not_yet_observed")
+    judgement: Judgement = Judgement(Verdict.UNMEASURED, NOT_YET_OBSERVED)
     since_wall: float | None = None
     incarnation: Incarnation | None = None
     ranks: Mapping[RankKey, RankState] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -40,11 +41,11 @@ class Server:
 
     def start(self) -> None:
         """Bind and serve in a thread. Raises `SettingsError` when the address cannot be had."""
+        _probe(self._listen)
         try:
             self._server.prepare()
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise SettingsError(f"cannot listen on {self._listen}: {reason}") from error
+            raise SettingsError(f"cannot listen on {self._listen}: {error}") from error
         self._thread = threading.Thread(target=self._server.serve, name="web", daemon=True)
         self._thread.start()
 
@@ -58,6 +59,18 @@ class Server:
         self._server.stop()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
+
+
+def _probe(listen: str) -> None:
+    """Bind once and let go: cheroot's own error names no cause, and leaves its socket open."""
+    host, port = parse_listen(listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, port))
+    except OSError as error:
+        raise SettingsError(f"cannot listen on {listen}: {error.strerror or error}") from error
 
 
 def _log(msg: str = "", level: int = 20, traceback: bool = False) -> None:

@@ -159,6 +159,10 @@ def _message(detail: dict[str, Any], model: type[BaseModel]) -> str:
             return f"must be one of {context['expected']}"
         case "too_short":
             return f"must hold at least {context['min_length']}"
+        case "float_type" | "int_type" | "int_from_float":
+            return "must be a number"
+        case "string_type":
+            return "must be text"
     return str(detail["msg"]).replace("Input should be", "must be").replace("Input", "value")
 
 
