@@ -98,6 +98,7 @@ def _addresses(chain: Chain) -> None:
 def _simulated(story: Story, chain: Chain) -> None:
     chain.start_traffic()
     story.follow_until(lambda: chain.backend().get("verdict") == "busy", 30, "the backend did not become busy")
+    before_asks = _asks(chain)
     quiet_until = time.monotonic() + HEALTHY_SECONDS
     story.follow_until(lambda: time.monotonic() > quiet_until, HEALTHY_SECONDS + 5, "")
     asked = sum(len(rank["asks"]) for rank in chain.backend().get("ranks", []))
@@ -111,6 +112,10 @@ def _simulated(story: Story, chain: Chain) -> None:
     story.follow_until(lambda: chain.backend().get("verdict") == "busy", 60, "the backend did not work again")
     after, attempts = chain.identity(), chain.actions()
     story.tell("story", f"process {before} became {after}; restarts: {len(attempts)}, outcome: {_outcome(chain)}")
+
+
+def _asks(chain: Chain) -> int:
+    return sum(len(rank["asks"]) for rank in chain.backend().get("ranks", []))
 
 
 def _outcome(chain: Chain) -> str:
