@@ -109,13 +109,13 @@ def _doubt(rank: RankState, limits: Limits) -> str:
     return "it cannot be asked, so it cannot be proven" if limits.ask_when.value == "never" else "not yet asked"
 
 
-def ranks(state: State, limits: Limits, offset: float) -> list[dict[str, object]]:
-    """Each rank as JSON; `offset` is Unix time minus monotonic time, for the instants of asks."""
+def ranks(state: State, limits: Limits) -> list[dict[str, object]]:
+    """Each rank as JSON."""
     names = state.rank_names()
-    return [_rank(names[key], key, rank, state, limits, offset) for key, rank in sorted(state.ranks.items())]
+    return [_rank(names[key], key, rank, state, limits) for key, rank in sorted(state.ranks.items())]
 
 
-def _rank(name: str, key: RankKey, rank: RankState, state: State, limits: Limits, offset: float) -> dict[str, object]:
+def _rank(name: str, key: RankKey, rank: RankState, state: State, limits: Limits) -> dict[str, object]:
     verdict, reason = judge_rank(rank, limits, stuck_after(state, limits))
     return {
         "rank": name,
@@ -130,7 +130,7 @@ def _rank(name: str, key: RankKey, rank: RankState, state: State, limits: Limits
         "misses_required": rank.misses_required,
         "previous": _page(rank.previous, rank.previous_wall),
         "latest": _page(rank.latest, rank.latest_wall),
-        "asks": [_ask(ask, offset) for ask in rank.asks],
+        "asks": [_ask(ask) for ask in rank.asks],
     }
 
 
@@ -142,5 +142,6 @@ def _page(sample: Sample | None, wall: float | None) -> dict[str, object] | None
     return {"at": wall, "values": values}
 
 
-def _ask(ask: AskRecord, offset: float) -> dict[str, object]:
-    return {"sent_at": ask.sent_at + offset, "at": ask.at + offset, "result": ask.result}
+def _ask(ask: AskRecord) -> dict[str, object]:
+    sent_at = None if ask.wall is None else ask.wall - (ask.at - ask.sent_at)
+    return {"sent_at": sent_at, "at": ask.wall, "result": ask.result}

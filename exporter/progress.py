@@ -103,7 +103,7 @@ class KvTrack:
 
 @dataclass(frozen=True, slots=True)
 class AskRecord:
-    """One ask as evidence keeps it; Unix seconds, None in a replay without a clock."""
+    """One ask as evidence keeps it; `wall` is the Unix time of its end, None in a replay without a clock."""
 
     sent_at: float
     at: float

@@ -26,7 +26,6 @@ class Snapshot:
     backend: Backend
     state: State
     taken_at: float  # monotonic
-    wall_offset: float  # Unix time minus monotonic time
     up: bool = False
     polls: int = 0
     poll_failures: Mapping[str, int] = field(default_factory=dict)

@@ -76,7 +76,7 @@ class Watch:
         self._failures: Counter[str] = Counter()
         self._polls = 0
         now = monotonic()
-        self.snapshot = Snapshot(backend, State(), now, wall() - now)
+        self.snapshot = Snapshot(backend, State(), now)
 
     def start(self, delay_seconds: float = 0.0) -> None:
         """Start polling, the first time after `delay_seconds`, so that a fleet does not poll in step."""
@@ -180,7 +180,6 @@ class Watch:
                 self.backend,
                 state,
                 now,
-                self._wall() - now,
                 up=before.up if polled is None else good,
                 polls=self._polls,
                 poll_failures=dict(self._failures),

@@ -122,6 +122,6 @@ def document(snapshot: Snapshot, epoch: str, now: float) -> dict[str, object]:
             "generation": life.generation if life else 0,
         },
         "limits": {**numbers, "effective_stuck_after_seconds": stuck_after(state, limits)},
-        "ranks": evidence.ranks(state, limits, snapshot.wall_offset),
+        "ranks": evidence.ranks(state, limits),
         "history": [dataclasses.asdict(change) for change in snapshot.history],
     }
