@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from typing import Any
@@ -11,6 +12,19 @@ import structlog
 FORMATS = ("logfmt", "json")
 LEVELS = ("debug", "info", "warning", "error")
 _FIRST_KEYS = ["ts", "level", "component", "event"]
+
+
+class _Stderr(io.TextIOBase):
+    """Whatever standard error is when a line is written, not when logging was set up."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+_STDERR = _Stderr()
 
 
 def configure(level: str = "info", fmt: str = "logfmt") -> None:
@@ -29,10 +43,10 @@ def configure(level: str = "info", fmt: str = "logfmt") -> None:
     structlog.configure(
         processors=[*shared, _ordered, render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=_STDERR),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_STDERR)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, _named_component],

@@ -1,0 +1,50 @@
+"""What a way to restart a backend has to offer. A driver never decides, sleeps between tries or retries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+FailureReason = Literal["not_found", "no_permission", "exit_status", "deadline", "error"]
+"""Why a driver failed; a closed metric label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the driver sees now. `identity` names one life of the server process; None when it cannot be told."""
+
+    identity: str | None
+    running: bool | None
+    detail: str = ""
+
+
+class DriverFailed(Exception):
+    """The restart was not carried out, or nobody can tell. The text is one line for a person."""
+
+    def __init__(self, reason: FailureReason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason: FailureReason = reason
+        self.detail = detail
+
+
+class Driver(Protocol):
+    """One way to restart one backend."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the driver as the configuration spells it; a metric label."""
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long one restart call may take."""
+
+    @property
+    def programs(self) -> Sequence[str]:
+        """The programs on this machine that the driver needs, to warn of a missing one before it is needed."""
+
+    def describe(self) -> Description:
+        """Identity and state now, within ten seconds. Never raises."""
+
+    def restart(self, deadline_seconds: float) -> None:
+        """Restart in one call that returns within `deadline_seconds`. Raises `DriverFailed`."""
