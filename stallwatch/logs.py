@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -43,7 +43,7 @@ def configure(level: str = "info", fmt: str = "logfmt") -> None:
     structlog.configure(
         processors=[*shared, _ordered, render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=_STDERR),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _STDERR)),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(_STDERR)

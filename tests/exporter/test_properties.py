@@ -1,0 +1,195 @@
+"""Properties over generated histories: what must hold whatever a server does, in whatever order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.model import AskResult, FailureReason, Limits, Observation, Page, Question
+from tests.exporter.history import LIMITS, Run, failure, page, sample
+
+POLL = 5.0
+SLACK = 1e-6
+
+Phase = tuple[str, int]
+"""What the server does, and for how many polls."""
+
+KINDS = ("works", "prefills", "frozen", "idle", "fails", "gap", "paused", "asleep", "restarts", "aborts")
+phases = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 50)), min_size=1, max_size=8)
+results = st.lists(st.sampled_from(list(AskResult)), min_size=1, max_size=6)
+
+
+def history(script: Sequence[Phase]) -> list[Observation]:
+    """The pages and failures of a server that does one thing after the other."""
+    seen: list[Observation] = []
+    t, steps, kv, start, running = 0.0, 100.0, 0.0, 1_795_000_000.0, 4.0
+    for kind, polls in script:
+        if kind == "gap":
+            t += polls * POLL
+            continue
+        if kind == "restarts":
+            steps, kv, start, running = 0.0, 0.0, start + 100 + t, 0.0
+        for _ in range(polls):
+            t += POLL
+            if kind == "fails":
+                seen.append(failure(t, FailureReason.TIMEOUT, alive=True))
+                continue
+            if kind == "works":
+                steps, running, kv = steps + 7, 4.0, 0.1
+            elif kind == "prefills":
+                running, kv = 1.0, min(1.0, kv + 0.004)
+            elif kind == "frozen":
+                running = 4.0
+            elif kind == "idle":
+                running, kv = 0.0, 0.0
+            elif kind == "aborts":
+                running = 106.0
+            asleep, paused = kind == "asleep", kind == "paused"
+            seen.append(page(t, sample(steps=steps, run=running, kv=kv), start, asleep=asleep, paused=paused))
+    return seen
+
+
+class Answers:
+    """Answers in a given order, over and over."""
+
+    def __init__(self, listed: Sequence[AskResult]) -> None:
+        self._listed, self._next = list(listed), 0
+
+    def __call__(self, _: Question) -> AskResult:
+        self._next += 1
+        return self._listed[(self._next - 1) % len(self._listed)]
+
+
+def last_movement(pages: Sequence[Page], now: Page) -> float:
+    """When the pages of the present process last differed in steps, KV use or process, looking back from `now`."""
+    since = now.began_at
+    for earlier in reversed(pages):
+        a, b = earlier.reading, now.reading
+        same = a.start_time == b.start_time and all(
+            a.samples[k].steps == s.steps and a.samples[k].kv_use == s.kv_use for k, s in b.samples.items()
+        )
+        if not same:
+            return since
+        since = earlier.began_at
+    return since
+
+
+@given(phases, results)
+@settings(max_examples=150, deadline=None)
+def test_stuck_is_always_proven(script: list[Phase], listed: list[AskResult]) -> None:
+    """Never stuck without work in flight and a miss, or three misses; never before the limit; never over movement."""
+    run, pages = Run(answering=Answers(listed)), list[Page]()
+    for observation in history(script):
+        state = run.take(observation)
+        if isinstance(observation, Page):
+            if state.verdict == "stuck":
+                rank = state.ranks["tiny", "0"]
+                assert (rank.in_flight and rank.misses >= 1) or rank.misses >= 3
+                stood = observation.began_at - last_movement(pages, observation)
+                assert stood + SLACK >= LIMITS.stuck_after_seconds
+                assert observation.reading.asleep is False
+                assert observation.paused is False
+            pages.append(observation)
+        else:
+            assert state.verdict != "stuck"
+
+
+@given(phases, results)
+@settings(max_examples=100, deadline=None)
+def test_the_clock_never_exceeds_what_the_pages_prove(script: list[Phase], listed: list[AskResult]) -> None:
+    """The stall clock is at most the time between the pages on which nothing moved."""
+    run, pages = Run(answering=Answers(listed)), list[Page]()
+    for observation in history(script):
+        state = run.take(observation)
+        if isinstance(observation, Page):
+            for rank in state.ranks.values():
+                assert rank.stalled_seconds <= observation.began_at - last_movement(pages, observation) + SLACK
+            pages.append(observation)
+
+
+@given(phases)
+@settings(max_examples=100, deadline=None)
+def test_a_server_that_always_answers_is_never_stuck(script: list[Phase]) -> None:
+    """Whatever the page does: answers, even ones that move no page, never add up to a conviction."""
+    run = Run(answering=lambda _: AskResult.ANSWERED)
+    run.feed(history(script))
+    assert "stuck" not in run.seen()
+
+
+@given(phases, results, st.lists(st.booleans(), min_size=1, max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_missing_readings_convict_nobody(script: list[Phase], listed: list[AskResult], kept: list[bool]) -> None:
+    """A server that works whenever it is read is never stuck, whichever readings are missing."""
+    working = [(kind if kind in ("works", "fails", "gap", "restarts") else "works", n) for kind, n in script]
+    run = Run(answering=Answers(listed))
+    run.feed(o for number, o in enumerate(history(working)) if kept[number % len(kept)])
+    assert "stuck" not in run.seen()
+
+
+@given(phases, results, st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
+@settings(max_examples=150, deadline=None)
+def test_the_wall_clock_decides_nothing(script: list[Phase], listed: list[AskResult], jumps: list[float]) -> None:
+    """A wall clock that jumps about changes no verdict; only the very first page may compare it with a start time."""
+    plain, jumping = Run(answering=Answers(listed)), Run(answering=Answers(listed))
+    for number, observation in enumerate(history(script)):
+        plain.take(observation)
+        wall = observation.wall
+        assert wall is not None
+        moved = wall if number == 0 else wall + jumps[number % len(jumps)]
+        jumping.take(dataclasses.replace(observation, wall=moved))
+    assert plain.verdicts == jumping.verdicts
+
+
+@given(phases, results)
+@settings(max_examples=150, deadline=None)
+def test_a_healthy_rank_hides_nothing(script: list[Phase], listed: list[AskResult]) -> None:
+    """Beside a rank that works all the time, a rank is convicted exactly when it is convicted alone."""
+    alone, beside = Run(answering=Answers(listed)), Run(answering=Answers(listed))
+    for number, observation in enumerate(history(script)):
+        alone.take(observation)
+        if isinstance(observation, Page):
+            samples = dict(observation.reading.samples)
+            # Its counters begin anew with the process, and it works at each page.
+            samples["tiny", "1"] = sample(steps=1.0 + number % 10_000 + observation.at, run=2)
+            reading = dataclasses.replace(observation.reading, samples=samples)
+            beside.take(dataclasses.replace(observation, reading=reading))
+        else:
+            beside.take(observation)
+        if alone.state.incarnation and alone.state.incarnation.proven:
+            assert (alone.state.verdict == "stuck") == (beside.state.verdict == "stuck")
+
+
+@given(st.integers(10, 120), st.integers(40, 200), st.sampled_from([1.0, 2.0, 10.0, 15.0]))
+@settings(max_examples=60, deadline=None)
+def test_another_poll_interval_gives_the_same_verdict(before: int, frozen: int, interval: float) -> None:
+    """The same freeze is found at another poll interval too, earlier or later by about one interval of each."""
+
+    def found(poll: float) -> float | None:
+        limits = Limits(**{**dataclasses.asdict(LIMITS), "poll_interval_seconds": poll})
+        run = Run(limits)
+        for number in range(int((before + frozen * POLL) / poll)):
+            t = number * poll
+            run.take(page(t, sample(steps=min(t, before) * 3, run=4)))
+        return run.first("stuck")
+
+    reference, other = found(POLL), found(interval)
+    if reference is not None and other is not None:
+        assert abs(reference - other) <= 2 * (POLL + interval)
+    elif frozen * POLL > LIMITS.stuck_after_seconds + LIMITS.ask_timeout_seconds + 3 * (POLL + interval):
+        raise AssertionError(f"found at {reference} with one interval and at {other} with the other")
+
+
+@given(st.permutations(range(4)), st.integers(0, 40))
+@settings(max_examples=60, deadline=None)
+def test_ranks_that_come_and_go_are_not_convicted_by_it(order: list[int], absent_from: int) -> None:
+    """A family or a label that vanishes for a page, and pages in another order, make nobody stuck before the limit."""
+    run = Run()
+    for number in range(34):
+        names = [str(n) for n in order]
+        if number % 7 == absent_from % 7:
+            names = names[:-1]
+        run.take(page(number * POLL, {name: sample(steps=5, run=1) for name in names}))
+    assert "stuck" not in run.seen()
