@@ -54,8 +54,9 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag, dest=key, type=_seconds, metavar="SECONDS")
 
 
-def _add_runtime(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runtime", default="vllm", choices=sorted(builtin()), help="kind of server (default: vllm)")
+def _add_runtime(parser: argparse.ArgumentParser, default: str, *extra: str) -> None:
+    kinds = sorted(builtin())
+    parser.add_argument("--runtime", default=default, choices=[*extra, *kinds], help=f"kind of server ({default})")
 
 
 def _add_logs(parser: argparse.ArgumentParser, level: str) -> None:
@@ -88,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     once.add_argument("--wait", type=_seconds, default=None, metavar="SECONDS", help="how long the proof may take")
     once.add_argument("--fail-on", choices=("stuck",), default=None, help="fail only on this verdict (for timers)")
     once.add_argument("--api-key-file", default=None, help="file with the key for short requests")
-    _add_runtime(once)
+    _add_runtime(once, config.AUTO, config.AUTO)
     _add_logs(once, "error")
     _add_limits(once)
 
@@ -100,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 
     again = commands.add_parser("replay", help="run the verdict over recordings; no server, no clock")
     again.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    _add_runtime(again)
+    _add_runtime(again, "vllm")
     _add_limits(again)
     return parser
 
@@ -140,7 +141,7 @@ def _check(arguments: argparse.Namespace) -> int:
     logs.configure(arguments.log_level, arguments.log_format)
     return check.run(
         arguments.url,
-        builtin()[arguments.runtime],
+        config.runtime_named(arguments.runtime),
         _limits(arguments),
         wait_seconds=arguments.wait,
         fail_on=arguments.fail_on,

@@ -16,27 +16,29 @@ MAX_ANSWER_BYTES = 1024 * 1024
 class Asker:
     """Asks one backend; each question uses a connection of its own."""
 
-    def __init__(self, url: str, how: HowToAsk, headers: Mapping[str, str] | None = None) -> None:
-        self._url, self._how = url + how.path, how
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+        self._url = url
         self._headers = dict(headers or {})
 
-    def ask(self, rank: RankKey, deadline_seconds: float, named: bool, model: str | None) -> tuple[AskResult, str]:
+    def ask(
+        self, how: HowToAsk, rank: RankKey, deadline_seconds: float, named: bool, model: str | None
+    ) -> tuple[AskResult, str]:
         """Send one request for one token; return what came of it and a few words.
 
         `named` puts the rank's label into the runtime's header. Unanswered means: connected, written in full,
         and not one byte back by the deadline.
         """
         headers = {**self._headers, "Connection": "close"}
-        if named and self._how.rank_header:
-            headers[self._how.rank_header] = rank[1]
+        if named and how.rank_header:
+            headers[how.rank_header] = rank[1]
         client = Client(headers)
         try:
             response = client.request(
                 "POST",
-                self._url,
+                self._url + how.path,
                 timeout_seconds=deadline_seconds,
                 max_bytes=MAX_ANSWER_BYTES,
-                json=_body(self._how.path, model),
+                json=_body(how.path, model),
             )
         except HttpFailed as failed:
             return _without_answer(failed)
@@ -45,7 +47,7 @@ class Asker:
         if response.status >= 500:
             return AskResult.SERVER_ERROR, f"HTTP status {response.status}"
         if response.status >= 300:
-            return AskResult.REJECTED, f"HTTP status {response.status} from {self._how.path}"
+            return AskResult.REJECTED, f"HTTP status {response.status} from {how.path}"
         return AskResult.ANSWERED, f"HTTP status {response.status}"
 
 

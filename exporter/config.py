@@ -18,6 +18,10 @@ LIMIT_KEYS = tuple(f.name for f in dataclasses.fields(Limits) if f.name.endswith
 """Every limit that a file or a flag may set, with its unit in its name."""
 
 
+AUTO = "auto"
+"""The kind of server is told from its first page."""
+
+
 class LimitSettings(Strict):
     """Limits as a file names them; what is left out comes from the level above, then from the runtime."""
 
@@ -33,9 +37,9 @@ class LimitSettings(Strict):
 
 
 class AskSettings(Strict):
-    """How and when a short request is sent to this backend."""
+    """How and when a short request is sent to this backend; what is left out comes from its runtime."""
 
-    when: AskWhen = Field(default=AskWhen.DOUBTFUL, strict=False)
+    when: AskWhen | None = Field(default=None, strict=False)
     api_key_file: str | None = None
     model: str | None = None
     path: AskPath | None = None
@@ -46,17 +50,18 @@ class BackendSettings(Strict):
 
     name: Name
     url: Url
-    runtime: str = "vllm"
+    runtime: str = AUTO
     group: Name | None = None
     proxy: bool = False
+    sleep_idle_seconds: Seconds | None = None
     ask: AskSettings = AskSettings()
     limits: LimitSettings = LimitSettings()
 
     @field_validator("runtime")
     @classmethod
     def _runtime_is_known(cls, name: str) -> str:
-        if name not in builtin():
-            raise ValueError(f"must be one of {', '.join(sorted(builtin()))}")
+        if name not in builtin() and name != AUTO:
+            raise ValueError(f"must be one of {', '.join([AUTO, *sorted(builtin())])}")
         return name
 
 
@@ -81,7 +86,11 @@ class ExporterSettings(Strict):
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend with everything resolved: its runtime, its limits, its secrets read from their files."""
+    """A backend with everything resolved: its runtime, its limits, its secrets read from their files.
+
+    `asked` and `given` are what the file said, so that the rest can be resolved again when the runtime is known.
+    `sleep_idle_seconds`: the server falls asleep after so long, and is left alone for that.
+    """
 
     name: str
     url: str
@@ -89,9 +98,21 @@ class Backend:
     runtime: Runtime
     limits: Limits
     how_to_ask: HowToAsk
+    asked: AskSettings = dataclasses.field(default_factory=AskSettings)
+    given: Mapping[str, float] = dataclasses.field(default_factory=dict)
     proxy: bool = False
-    ask_model: str | None = None
+    sleep_idle_seconds: float | None = None
     api_key: str | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def undetected(self) -> bool:
+        """Whether the kind of server has still to be told from its page."""
+        return self.runtime.name == AUTO
+
+    def detected(self, runtime: Runtime) -> Backend:
+        """The same backend, now that its runtime is known."""
+        limits, how = _for_runtime(runtime, self.given, self.asked)
+        return dataclasses.replace(self, runtime=runtime, limits=limits, how_to_ask=how)
 
 
 def load(path: Path, overrides: Mapping[str, float] | None = None) -> list[Backend]:
@@ -116,11 +137,12 @@ def _resolve(path: Path, number: int, settings: BackendSettings, shared: Mapping
     resolved = backend(
         settings.name,
         settings.url,
-        builtin()[settings.runtime],
+        runtime_named(settings.runtime),
         {**shared, **_given(settings.limits)},
         group=settings.group or settings.name,
         ask=settings.ask,
         proxy=settings.proxy,
+        sleep_idle_seconds=settings.sleep_idle_seconds,
         api_key=key,
     )
     suspect, stuck = resolved.limits.suspect_after_seconds, resolved.limits.stuck_after_seconds
@@ -132,6 +154,11 @@ def _resolve(path: Path, number: int, settings: BackendSettings, shared: Mapping
     return resolved
 
 
+def runtime_named(name: str) -> Runtime:
+    """A built-in runtime, or the one that stands for "told from the page"."""
+    return Runtime(name=AUTO, ask=HowToAsk(when=AskWhen.NEVER)) if name == AUTO else builtin()[name]
+
+
 def backend(
     name: str,
     url: str,
@@ -141,13 +168,22 @@ def backend(
     group: str = "",
     ask: AskSettings | None = None,
     proxy: bool = False,
+    sleep_idle_seconds: float | None = None,
     api_key: str | None = None,
 ) -> Backend:
     """A resolved backend; `limits` go before the runtime's own."""
-    ask = ask or AskSettings()
-    how = runtime.ask if ask.path is None else HowToAsk.model_validate({**runtime.ask.model_dump(), "path": ask.path})
-    resolved = Limits(**{**runtime.limits, **limits}, ask_when=ask.when, names_ranks=how.rank_header is not None)
-    return Backend(name, url, group or name, runtime, resolved, how, proxy, ask.model, api_key)
+    asked = ask or AskSettings()
+    resolved, how = _for_runtime(runtime, limits, asked)
+    return Backend(
+        name, url, group or name, runtime, resolved, how, asked, dict(limits), proxy, sleep_idle_seconds, api_key
+    )
+
+
+def _for_runtime(runtime: Runtime, given: Mapping[str, float], asked: AskSettings) -> tuple[Limits, HowToAsk]:
+    over = {"path": asked.path, "when": asked.when}
+    how = runtime.ask.model_copy(update={key: value for key, value in over.items() if value is not None})
+    limits = Limits(**{**runtime.limits, **given}, ask_when=how.when, names_ranks=how.rank_header is not None)
+    return limits, how
 
 
 def _given(limits: LimitSettings) -> dict[str, float]:

@@ -67,6 +67,11 @@ def _of_rank(state: State, limits: Limits, key: RankKey, rank: RankState) -> str
                 f"{name} shows {load} and nothing has moved{_for(rank.shown_stall_seconds)}; {silence}. "
                 f"Not proven stuck: {rank.misses} of {rank.misses_required} misses, limit {limit:.0f} s."
             )
+        case "low_confidence":
+            return (
+                f"{name} has stood still for {rank.stalled_seconds:.0f} s with {load}; {silence}. Low confidence: this "
+                f"build's counters move only when requests end, so that they cannot prove anything."
+            )
         case "no_progress":
             asked = _doubt(rank, limits)
             return (
@@ -116,7 +121,7 @@ def ranks(state: State, limits: Limits) -> list[dict[str, object]]:
 
 
 def _rank(name: str, key: RankKey, rank: RankState, state: State, limits: Limits) -> dict[str, object]:
-    verdict, reason = judge_rank(rank, limits, stuck_after(state, limits))
+    verdict, reason = judge_rank(rank, limits, stuck_after(state, limits), live=state.live)
     return {
         "rank": name,
         "model": key[0],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from exporter.model import FailureReason
 from stallwatch.http import Client, HttpFailed, Response
@@ -33,24 +34,44 @@ class FetchFailed(Exception):
 class Fetcher:
     """Reads one backend. `paused` may run beside the others: a frozen engine can hold its answer for long."""
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str] | None = None, metrics_paths: Sequence[str] = ("/metrics",)
+    ) -> None:
         self._url = url
+        self._paths, self._path = list(metrics_paths), 0
+        self._untried = len(self._paths) - 1
         self._client, self._pause_client = Client(headers), Client(headers)
         self._pause_paths: tuple[tuple[str, str], ...] = PAUSE_PATHS
 
     def page(self, timeout_seconds: float, max_bytes: int) -> bytes:
-        """The body of /metrics. Raises `FetchFailed`."""
+        """The body of the metrics page. Raises `FetchFailed`.
+
+        Where the runtime names several paths, each is tried once in place of one that has no text page, and the
+        last of them stays: some servers keep JSON at /metrics, which a second reading would drain.
+        """
+        url = self._url + self._paths[self._path]
         try:
-            response = self._client.request(
-                "GET", f"{self._url}/metrics", timeout_seconds=timeout_seconds, max_bytes=max_bytes
-            )
+            response = self._client.request("GET", url, timeout_seconds=timeout_seconds, max_bytes=max_bytes)
         except HttpFailed as failed:
             raise FetchFailed(_REASONS[failed.reason], failed.detail) from failed
+        if self._untried and (response.status == 404 or response.body.lstrip()[:1] in (b"[", b"{")):
+            self._untried, self._path = self._untried - 1, self._path + 1
+            return self.page(timeout_seconds, max_bytes)
         if response.status == 200:
             return response.body
         if response.status == 503 and b"loading" in response.body[:4096].lower():
             raise FetchFailed(FailureReason.LOADING, "the server says that it is loading", 503)
         raise FetchFailed(FailureReason.HTTP_ERROR, f"HTTP status {response.status}", response.status)
+
+    def look(self, path: str, timeout_seconds: float) -> Mapping[str, Any]:
+        """The JSON object at a path that may be read without waking anything; empty if there is none."""
+        response = self._get(path, timeout_seconds)
+        return _object(response.body) if response is not None and response.status == 200 else {}
+
+    def use_paths(self, metrics_paths: Sequence[str]) -> None:
+        """Read the metrics at other paths from now on: the kind of server is known better."""
+        if list(metrics_paths) != self._paths:
+            self._paths, self._path, self._untried = list(metrics_paths), 0, len(metrics_paths) - 1
 
     def alive(self, timeout_seconds: float) -> bool:
         """Whether /health is answered with 200, or /v1/models where there is no /health."""
@@ -69,7 +90,7 @@ class Fetcher:
                 continue
             if response.status != 200:
                 self._pause_paths = tuple(pair for pair in self._pause_paths if pair[0] != path)
-            elif _says(response.body, key):
+            elif _object(response.body).get(key) is True:
                 return True
         return False
 
@@ -95,9 +116,9 @@ class Fetcher:
             return None
 
 
-def _says(body: bytes, key: str) -> bool:
+def _object(body: bytes) -> Mapping[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and document.get(key) is True
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -21,7 +21,7 @@ STOP_SECONDS = 2.0
 def watch_of(backend: Backend) -> Watch:
     """A watch with a real fetcher and a real asker."""
     headers = {"Authorization": f"Bearer {backend.api_key}"} if backend.api_key else {}
-    return Watch(backend, Fetcher(backend.url, headers), Asker(backend.url, backend.how_to_ask, headers))
+    return Watch(backend, Fetcher(backend.url, headers, backend.runtime.metrics_paths), Asker(backend.url, headers))
 
 
 class Fleet:
@@ -57,7 +57,7 @@ class Fleet:
     def _apply(self, backends: Sequence[Backend]) -> None:
         with self._lock:
             wanted = {backend.name: backend for backend in backends}
-            for name in [n for n, w in self._watches.items() if wanted.get(n) != w.backend]:
+            for name in [n for n, w in self._watches.items() if wanted.get(n) != w.configured]:
                 self._watches.pop(name).stop()
             new = [backend for backend in backends if backend.name not in self._watches]
             for number, backend in enumerate(new):

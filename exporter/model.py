@@ -127,8 +127,8 @@ class Sample:
 
     @property
     def work(self) -> float:
-        """Units of work ever done: steps, or tokens where the runtime counts no steps."""
-        return sum((self.steps or self.tokens).values())
+        """Units of work ever done: steps, or tokens where the runtime counts no steps, or else ended requests."""
+        return sum((self.steps or self.tokens or self.ended).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,9 @@ class Reading:
     samples: Mapping[RankKey, Sample]
     start_time: float | None = None
     asleep: bool = False
+    paused: bool = False
+    live: bool = True
+    """False: its counters move only when requests end, so that a stand of them means little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,16 @@ class Presence:
     wall: float | None
     alive: bool
     detail: str = ""
+    why: str = "configured as a proxy"
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """The server said that it sleeps before its page was read; the page is left alone, since reading it wakes."""
+
+    began_at: float
+    at: float
+    wall: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,4 +209,4 @@ class Answer:
     detail: str = ""
 
 
-Observation = Page | Failure | Presence | Answer
+Observation = Page | Failure | Presence | Resting | Answer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample as ParsedSample
@@ -35,8 +35,10 @@ class PageParser:
         self._sources: dict[str, list[tuple[str, Source]]] = {}
         for role in ROLES:
             for source in getattr(runtime, role):
-                self._sources.setdefault(source.series, []).append((role, source))
-        names = "|".join(re.escape(name) for name in self._sources)
+                for name in source.names:
+                    self._sources.setdefault(name, []).append((role, source))
+        self._live = frozenset(runtime.live)
+        names = "|".join(re.escape(name) for name in {*self._sources, *self._live})
         self._wanted = re.compile(rb"^(?:" + names.encode() + rb")[{ \t][^\n]*", re.M)
 
     def parse(self, body: bytes) -> Reading:
@@ -44,6 +46,8 @@ class PageParser:
 
         Raises `PageError` (empty, unparsable, missing_series) and nothing else, whatever the bytes are.
         """
+        if not self._runtime.measured:
+            raise PageError(FailureReason.MISSING_SERIES, "configured as a server without metrics")
         if not body.strip():
             raise PageError(FailureReason.EMPTY, "the page has no text")
         lines = self._wanted.findall(body)
@@ -59,10 +63,12 @@ class PageParser:
     def _read(self, samples: list[ParsedSample]) -> Reading:
         ranks: dict[RankKey, _Gathering] = {}
         start_time: float | None = None
-        asleep = False
+        asleep = paused = False
+        live = not self._live
         for name, labels, value, *_ in samples:
             if not math.isfinite(value):
                 continue
+            live = live or name in self._live
             for role, source in self._sources.get(name, ()):
                 if not source.takes(labels):
                     continue
@@ -70,17 +76,19 @@ class PageParser:
                     start_time = max(value, start_time or 0.0)
                 elif role == "awake":
                     asleep = asleep or value == 0
+                elif role == "paused":
+                    paused = paused or value > 0
                 else:
                     key = (
                         labels.get(self._runtime.model_label or "", ""),
                         labels.get(self._runtime.rank_label or "", ""),
                     )
-                    ranks.setdefault(key, _Gathering()).add(role, name, labels, value, self._identity_labels)
-        measured = {key: gathering.sample() for key, gathering in ranks.items() if gathering.steps or gathering.tokens}
+                    ranks.setdefault(key, _Gathering()).add(role, source.names[0], labels, value, self._identity_labels)
+        measured = {key: gathering.sample() for key, gathering in ranks.items() if gathering.counts}
         if not measured:
-            wanted = ", ".join(s.series for s in (*self._runtime.steps, *self._runtime.tokens))
+            wanted = ", ".join(s.names[0] for s in (*self._runtime.steps, *self._runtime.tokens, *self._runtime.ended))
             raise PageError(FailureReason.MISSING_SERIES, f"none of {wanted} is on the page")
-        return Reading(measured, start_time, asleep)
+        return Reading(measured, start_time, asleep, paused, live)
 
     @property
     def _identity_labels(self) -> tuple[str | None, str | None]:
@@ -98,13 +106,19 @@ class _Gathering:
         self.ended: dict[str, float] = {}
         self.gauges: dict[str, float] = {}
 
+    @property
+    def counts(self) -> bool:
+        """Whether any counter of work is there; gauges alone measure nothing."""
+        return bool(self.steps or self.tokens or self.ended)
+
     def add(
         self, role: str, name: str, labels: Mapping[str, str], value: float, identity: tuple[str | None, str | None]
     ) -> None:
         if role in ("steps", "tokens", "ended"):
             rest = ",".join(f"{k}={v}" for k, v in sorted(labels.items()) if k not in identity)
             counters: dict[str, float] = getattr(self, role)
-            counters[f"{name}{{{rest}}}" if rest else name] = value
+            key = f"{name}{{{rest}}}" if rest else name
+            counters[key] = max(value, counters.get(key, value))  # an old name beside the new one counts once
         else:
             # Several API servers each publish the gauge under their own pid: seven zeros and the truth.
             self.gauges[role] = max(value, self.gauges.get(role, 0.0))
@@ -120,3 +134,14 @@ class _Gathering:
             deferred=gauges.get("deferred", 0.0),
             kv_use=gauges.get("kv_use"),
         )
+
+
+def detect(body: bytes, runtimes: Iterable[Runtime]) -> Runtime | None:
+    """The first runtime whose series of work this page holds, or None."""
+    for runtime in runtimes:
+        try:
+            PageParser(runtime).parse(body)
+        except PageError:
+            continue
+        return runtime
+    return None

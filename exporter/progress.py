@@ -18,7 +18,8 @@ RISES_AFTER_FALL = 3
 """After such a fall only the third successive rise counts: an oscillation is not progress."""
 ASK_STEPS = 2
 ASK_ENDED = 1
-"""The most that one short request explains: movement beyond it is work of others."""
+ASK_TOKENS = 200
+"""The most that one short request explains: movement beyond it is work of others. Tokens count where no steps do."""
 KEPT_ASKS = 10
 
 
@@ -40,13 +41,14 @@ class Movement:
 
     @property
     def work(self) -> float:
-        """Units of work: steps, else tokens."""
-        return self.steps or self.tokens
+        """Units of work: steps, else tokens, else ended requests."""
+        return self.steps or self.tokens or self.ended
 
     @property
     def explained_by_ask(self) -> bool:
         """Whether one short request could have caused all of it."""
-        return (self.steps <= ASK_STEPS and self.ended <= ASK_ENDED) if self.steps else self.ended <= ASK_ENDED
+        small = self.steps <= ASK_STEPS if self.steps else self.tokens <= ASK_TOKENS
+        return small and self.ended <= ASK_ENDED
 
 
 def _rise(before: Mapping[str, float], after: Mapping[str, float]) -> float:
@@ -75,7 +77,7 @@ def compare(before: Sample, after: Sample) -> Movement:
 
 def standing_at_zero(sample: Sample) -> bool:
     """Whether the rank has done no work at all."""
-    return not any(chain(sample.steps.values(), sample.tokens.values()))
+    return not any(chain(sample.steps.values(), sample.tokens.values(), sample.ended.values()))
 
 
 @dataclass(frozen=True, slots=True)

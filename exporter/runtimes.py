@@ -10,22 +10,31 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from exporter.model import AskWhen
 from stallwatch.settings import Seconds, Strict, load_yaml
 
 SeriesName = Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")]
 AskPath = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings"]
 Labels = Mapping[str, list[str]]
 
-ROLES = ("steps", "tokens", "ended", "running", "waiting", "deferred", "kv_use", "start_time", "awake")
+ROLES = ("steps", "tokens", "ended", "running", "waiting", "deferred", "kv_use", "start_time", "awake", "paused")
 """The roles a series can have; `page.parse` knows what to do with each."""
 
 
 class Source(Strict):
-    """One series of a role: counted where every `only` label has a listed value and no `except` label has."""
+    """One series of a role: counted where every `only` label has a listed value and no `except` label has.
 
-    series: SeriesName
+    Several names are one series that was renamed: however many of them a page holds, it counts once.
+    """
+
+    series: SeriesName | list[SeriesName]
     only: Labels = {}
     excluded: Labels = Field(default={}, alias="except")
+
+    @property
+    def names(self) -> list[str]:
+        """Every name it goes by, the present one first."""
+        return [self.series] if isinstance(self.series, str) else self.series
 
     def takes(self, labels: Mapping[str, str]) -> bool:
         """Whether a sample with these labels belongs to the role."""
@@ -39,12 +48,34 @@ class HowToAsk(Strict):
 
     path: AskPath = "/v1/completions"
     rank_header: str | None = None
+    when: AskWhen = Field(default=AskWhen.DOUBTFUL, strict=False)
+
+
+class LookFirst(Strict):
+    """A path that is read before /metrics, since reading that would wake or load what sleeps.
+
+    `asleep`: a key that is true while the server sleeps. `router`: a key and the value by which a router is known.
+    """
+
+    path: str
+    asleep: str
+    router: list[str] | None = Field(default=None, min_length=2, max_length=2)
 
 
 class Runtime(Strict):
-    """One kind of server. `limits` are its defaults where they differ from `model.Limits`."""
+    """One kind of server. `limits` are its defaults where they differ from `model.Limits`.
+
+    `live`: series one of which must be on the page for its counters to be live; without them a stand of the
+    counters means little, and nobody with work in flight is convicted. Empty: always live.
+    `measured: false`: a server without metrics. `seen`: how it is known that all this is so.
+    """
 
     name: str
+    seen: str = ""
+    measured: bool = True
+    metrics_paths: list[str] = ["/metrics"]
+    look_first: LookFirst | None = None
+    live: list[SeriesName] = []
     rank_label: str | None = None
     model_label: str | None = None
     steps: list[Source] = []
@@ -56,6 +87,7 @@ class Runtime(Strict):
     kv_use: list[Source] = []
     start_time: list[Source] = []
     awake: list[Source] = []
+    paused: list[Source] = []
     ask: HowToAsk = HowToAsk()
     limits: Mapping[str, Seconds] = {}
 

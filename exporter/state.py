@@ -38,6 +38,7 @@ class State:
     last_page: Page | None = None
     last_failure: Failure | None = None
     trouble: Trouble = NO_TROUBLE
+    resting: bool = False  # it said that it sleeps, and its page was not read
     proxy: str = ""  # why it is taken for a proxy; empty: it is not
     learned_seconds: float = 0.0
     restarts: int = 0
@@ -53,6 +54,11 @@ class State:
     def verdict(self) -> Verdict:
         """The present verdict."""
         return self.judgement.verdict
+
+    @property
+    def live(self) -> bool:
+        """Whether the last page's counters move while requests run."""
+        return self.last_page is None or self.last_page.reading.live
 
     def rank_names(self) -> dict[RankKey, str]:
         """A label for each rank: its own, with the model in front where a page serves several."""
@@ -70,9 +76,15 @@ def stuck_after(state: State, limits: Limits) -> float:
     return max(limits.stuck_after_seconds, min(state.learned_seconds, LEARNED_MOST * limits.stuck_after_seconds))
 
 
-def take_presence(state: State, _presence: Presence) -> State:
+def take_presence(state: State, presence: Presence) -> State:
     """A reading of /v1/models: nothing is measured through a proxy."""
-    return replace(state, proxy=state.proxy or "configured as a proxy", rate=None, ranks={}, last_page=None)
+    return replace(state, proxy=state.proxy or presence.why, rate=None, ranks={}, last_page=None)
+
+
+def take_resting(state: State) -> State:
+    """It sleeps, by its own word: nothing is held against it, and no page is read."""
+    eased = {key: without_clocks(rank) for key, rank in state.ranks.items()}
+    return replace(state, resting=True, last_failure=None, trouble=NO_TROUBLE, ranks=eased, rate=0.0)
 
 
 def take_answer(state: State, answer: Answer) -> State:
@@ -93,7 +105,7 @@ def take_page(state: State, page: Page, limits: Limits) -> State:
     """A good page: first sight, the same process, a new one, or the discovery of a proxy."""
     known, reading = state.incarnation, page.reading
     refused = state.trouble.refused
-    state = replace(state, last_page=page, last_failure=None, trouble=NO_TROUBLE)
+    state = replace(state, last_page=page, last_failure=None, trouble=NO_TROUBLE, resting=False)
     if known is None:
         return _first_page(state, page, limits)
     before = {key: rank.latest for key, rank in state.ranks.items()}
@@ -138,11 +150,12 @@ def _seen_first(page: Page) -> dict[RankKey, RankState]:
 
 def _same_process(state: State, page: Page, limits: Limits) -> State:
     assert state.incarnation is not None
+    reading = page.reading
     ranks: dict[RankKey, RankState] = {}
     work = tokens = 0.0
     rates = []
     learned, moved = state.learned_seconds, False
-    for key, sample in page.reading.samples.items():
+    for key, sample in reading.samples.items():
         old = state.ranks.get(key)
         if old is None:
             ranks[key] = first_sight(sample, page.began_at, page.at, page.wall)
@@ -169,8 +182,9 @@ def _same_process(state: State, page: Page, limits: Limits) -> State:
         tokens_total=state.tokens_total + tokens,
         learned_seconds=learned,
     )
-    if page.paused or page.reading.asleep or in_grace(state, limits, page.at):
-        keep_ask = not (page.paused or page.reading.asleep)
+    on_purpose = page.paused or reading.paused or reading.asleep
+    if on_purpose or in_grace(state, limits, page.at):
+        keep_ask = not on_purpose
         eased = {k: replace(without_clocks(r), ask=r.ask if keep_ask else None) for k, r in ranks.items()}
         return replace(state, ranks=eased)
     return state

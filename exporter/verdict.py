@@ -6,12 +6,24 @@ their precedence. Every doubt ends in a verdict that never restarts anything.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from exporter import asking
-from exporter.model import Answer, Failure, FailureReason, Limits, Observation, Page, Question, RankKey, Verdict
+from exporter.model import (
+    Answer,
+    Failure,
+    FailureReason,
+    Limits,
+    Observation,
+    Page,
+    Question,
+    RankKey,
+    Resting,
+    Verdict,
+)
 from exporter.progress import RankState
-from exporter.state import Judgement, State, in_grace, stuck_after, take_answer, take_page, take_presence
+from exporter.state import Judgement, State, in_grace, stuck_after, take_answer, take_page, take_presence, take_resting
 
 PAGES_OF_PROOF = 3
 """A stall is suspected and proven over at least this many good pages."""
@@ -26,9 +38,11 @@ def advance(state: State, observation: Observation, limits: Limits, now: float) 
     if isinstance(observation, Page):
         state = take_page(state, observation, limits)
     elif isinstance(observation, Failure):
-        state = replace(state, last_failure=observation, trouble=state.trouble.add(observation))
+        state = replace(state, last_failure=observation, trouble=state.trouble.add(observation), resting=False)
     elif isinstance(observation, Answer):
         state = take_answer(state, observation)
+    elif isinstance(observation, Resting):
+        state = take_resting(state)
     else:
         state = take_presence(state, observation)
     judgement = conclude(state, limits, now)
@@ -48,13 +62,15 @@ def conclude(state: State, limits: Limits, now: float) -> Judgement:
     page, failure = state.last_page, state.last_failure
     if state.proxy:
         return Judgement(Verdict.PROXY, "proxy")
+    if state.resting:
+        return Judgement(Verdict.PAUSED, "asleep")
     if failure is not None:
         return _without_page(state, failure, limits, now)
     if page is None:
         return state.judgement
     if page.reading.asleep:
         return Judgement(Verdict.PAUSED, "asleep")
-    if page.paused:
+    if page.paused or page.reading.paused:
         return Judgement(Verdict.PAUSED, "paused")
     if in_grace(state, limits, now):
         return Judgement(Verdict.STARTING, "new_process")
@@ -82,10 +98,10 @@ def _worked(state: State) -> bool:
 
 def worst(state: State, limits: Limits) -> tuple[RankKey | None, Judgement]:
     """Judge each rank; the backend takes the worst, so that a healthy rank never hides a frozen one."""
-    limit = stuck_after(state, limits)
+    limit, live = stuck_after(state, limits), state.live
     judged = []
     for key, rank in state.ranks.items():
-        verdict, reason = judge_rank(rank, limits, limit)
+        verdict, reason = judge_rank(rank, limits, limit, live=live)
         judged.append((_SEVERITY[verdict], rank.shown_stall_seconds, rank.misses, key, Judgement(verdict, reason, key)))
     if not judged:
         return None, state.judgement
@@ -93,15 +109,21 @@ def worst(state: State, limits: Limits) -> tuple[RankKey | None, Judgement]:
     return key, judgement
 
 
-def judge_rank(rank: RankState, limits: Limits, stuck_after_seconds: float) -> tuple[Verdict, str]:
-    """The verdict and reason of one rank whose process runs, is awake and is past its start-up."""
+def judge_rank(
+    rank: RankState, limits: Limits, stuck_after_seconds: float, *, live: bool = True
+) -> tuple[Verdict, str]:
+    """The verdict and reason of one rank whose process runs, is awake and is past its start-up.
+
+    Without live counters a server that works looks as if it stood, and an ask behind its queue goes unanswered:
+    then nobody is convicted while work is in flight.
+    """
     latest = rank.latest
     if latest.in_flight:
         if rank.answers_only and not latest.running and 0 < latest.waiting <= latest.deferred:
             return Verdict.BLOCKED, "all_waiting_deferred"
         proven = rank.stalled_seconds >= stuck_after_seconds and rank.still_pages >= PAGES_OF_PROOF
         if proven and rank.misses >= 1:
-            return Verdict.STUCK, "stalled_and_unanswered"
+            return (Verdict.STUCK, "stalled_and_unanswered") if live else (Verdict.STALLED, "low_confidence")
     elif rank.misses >= MISSES_WHEN_IDLE and rank.unanswered_seconds >= stuck_after_seconds:
         return Verdict.STUCK, "idle_and_unanswered"
     elif rank.server_errors >= MISSES_WHEN_IDLE:
@@ -122,7 +144,7 @@ class Shown:
     progress_rate: float | None
     restart_detected: int | None
     misses: int
-    misses_required: int
+    misses_required: float  # infinite where nothing can be proven
 
 
 def shown(state: State, limits: Limits, now: float) -> Shown:
@@ -135,4 +157,5 @@ def shown(state: State, limits: Limits, now: float) -> Shown:
     recent = state.restarted_at is not None and now - state.restarted_at < limits.restart_hold_seconds
     if rank is None:
         return Shown(0.0, state.rate, int(recent), 0, 1)
-    return Shown(rank.shown_stall_seconds, state.rate, int(recent), rank.misses, rank.misses_required)
+    required = rank.misses_required if state.live or not rank.in_flight else math.inf
+    return Shown(rank.shown_stall_seconds, state.rate, int(recent), rank.misses, required)

@@ -6,25 +6,26 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from exporter.asking import PAGE_AGE_SECONDS
 from exporter.config import Backend
 from exporter.evidence import sentence
-from exporter.fetch import FetchFailed
 from exporter.model import (
     Answer,
     AskResult,
     Failure,
-    FailureReason,
     Observation,
     Page,
     Presence,
     Question,
     RankKey,
+    Resting,
     Verdict,
 )
-from exporter.page import PageError, PageParser
+from exporter.reading import Fetching, Reader
+from exporter.runtimes import HowToAsk
 from exporter.snapshot import Change, Snapshot
 from exporter.state import State
 from exporter.verdict import advance
@@ -33,21 +34,12 @@ from stallwatch.logs import get_logger
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 
 
-class Fetching(Protocol):
-    """The readings a watch needs; `fetch.Fetcher` is the real one."""
-
-    def page(self, timeout_seconds: float, max_bytes: int) -> bytes: ...
-    def alive(self, timeout_seconds: float) -> bool | None: ...
-    def models(self, timeout_seconds: float) -> bool: ...
-    def paused(self, timeout_seconds: float) -> bool: ...
-    def forget_pause(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class Asking(Protocol):
     """One short request; `ask.Asker` is the real one."""
 
-    def ask(self, rank: RankKey, deadline_seconds: float, named: bool, model: str | None) -> tuple[AskResult, str]: ...
+    def ask(
+        self, how: HowToAsk, rank: RankKey, deadline_seconds: float, named: bool, model: str | None
+    ) -> tuple[AskResult, str]: ...
 
 
 class Watch:
@@ -62,21 +54,24 @@ class Watch:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.backend = backend
-        self._fetcher, self._asker = fetcher, asker
-        self._parser = PageParser(backend.runtime)
+        self.configured = backend
+        self._reader = Reader(backend, fetcher, monotonic=monotonic, wall=wall)
+        self._asker = asker
         self._monotonic, self._wall = monotonic, wall
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._pause_check: threading.Thread | None = None
-        self._paused_at = float("-inf")  # when the server last said that it was paused
         self._log = get_logger("watch")
         self._rejections: set[str] = set()
         self._failures: Counter[str] = Counter()
         self._polls = 0
         now = monotonic()
         self.snapshot = Snapshot(backend, State(), now)
+
+    @property
+    def backend(self) -> Backend:
+        """The backend as configured, with what was told from its page."""
+        return self._reader.backend
 
     def start(self, delay_seconds: float = 0.0) -> None:
         """Start polling, the first time after `delay_seconds`, so that a fleet does not poll in step."""
@@ -104,13 +99,12 @@ class Watch:
             # A fixed rate; ticks missed during a slow reading are skipped, not made up for.
             now = self._monotonic()
             due += interval * max(1, int((now - due) // interval) + 1)
-        self._fetcher.close()
+        self._reader.close()
 
     def poll(self) -> None:
         """One reading, taken into the state and published."""
         began = self._monotonic()
-        proxy = self.backend.proxy or bool(self.snapshot.state.proxy)
-        observation = self._presence() if proxy else self._observe(began)
+        observation = self._reader.observe(self.snapshot.state)
         self._polls += 1
         if isinstance(observation, Failure):
             self._failures[observation.reason.value] += 1
@@ -118,51 +112,12 @@ class Watch:
         if question is not None:
             self._start_asking(question)
 
-    def _presence(self) -> Presence:
-        alive = self._fetcher.models(self.backend.limits.poll_timeout_seconds)
-        return Presence(self._monotonic(), self._wall(), alive)
-
-    def _observe(self, began: float) -> Page | Failure:
-        timeout = self.backend.limits.poll_timeout_seconds
-        try:
-            body = self._fetcher.page(timeout, MAX_PAGE_BYTES)
-            at = self._monotonic()
-            reading = self._parser.parse(body)
-        except FetchFailed as failed:
-            return self._failure(began, failed.reason, failed.detail, failed.status)
-        except PageError as error:
-            return self._failure(began, error.reason, str(error), 200)
-        return Page(began, at, self._wall(), reading, self._paused(began))
-
-    def _paused(self, began: float) -> bool:
-        """Whether the server said so since the page before this one; it is asked beside the loop when a page stands.
-
-        A frozen engine holds the answer to /is_sleeping for ever, which must not delay the next page.
-        """
-        checking = self._pause_check is not None and self._pause_check.is_alive()
-        if self.snapshot.state.stands_still and not checking:
-            name = f"pause-{self.backend.name}"
-            self._pause_check = threading.Thread(target=self._check_pause, name=name, daemon=True)
-            self._pause_check.start()
-        limits = self.backend.limits
-        return began - self._paused_at <= 2 * limits.poll_interval_seconds + limits.poll_timeout_seconds
-
-    def _check_pause(self) -> None:
-        began = self._monotonic()
-        if self._fetcher.paused(self.backend.limits.poll_timeout_seconds):
-            self._paused_at = began
-        else:
-            self._paused_at = float("-inf")
-
-    def _failure(self, began: float, kind: FailureReason, detail: str, status: int | None) -> Failure:
-        alive = None
-        if kind not in (FailureReason.REFUSED, FailureReason.LOADING):
-            alive = self._fetcher.alive(self.backend.limits.poll_timeout_seconds)
-        return Failure(began, self._monotonic(), self._wall(), kind, detail, status, alive)
-
-    def _take(self, observation: Observation, polled: float | None = None) -> Question | None:
+    def _take(self, observation: Observation | None, polled: float | None = None) -> Question | None:
         with self._lock:
             before, now = self.snapshot, self._monotonic()
+            if observation is None:  # left unread on purpose: nothing is learnt, and the loop lives
+                self.snapshot = replace(before, polls=self._polls, polled_at=now)
+                return None
             state, question = advance(before.state, observation, self.backend.limits, now)
             history = before.history
             was, now_is = before.state.judgement, state.judgement
@@ -173,9 +128,9 @@ class Watch:
                 history = (*history, changed)[-50:]
                 self._tell(before.state, state, changed)
             if state.restarts != before.state.restarts:
-                self._fetcher.forget_pause()
+                self._reader.forget()
                 self._log.info("restart seen", backend=self.backend.name, restarts=state.restarts)
-            good = isinstance(observation, Page) or (isinstance(observation, Presence) and observation.alive)
+            good = isinstance(observation, Page | Resting) or (isinstance(observation, Presence) and observation.alive)
             self.snapshot = Snapshot(
                 self.backend,
                 state,
@@ -213,9 +168,10 @@ class Watch:
         if late or self._stop.is_set():
             result, detail = AskResult.FAILED, "not sent: the page it was meant for had grown old"
         else:
-            model = self.backend.ask_model or question.rank[0] or None
+            model = self.backend.asked.model or question.rank[0] or None
             try:
-                result, detail = self._asker.ask(question.rank, question.deadline_seconds, question.named, model)
+                how, deadline = self.backend.how_to_ask, question.deadline_seconds
+                result, detail = self._asker.ask(how, question.rank, deadline, question.named, model)
             except Exception as error:  # an unanswered question would be the last one of this backend
                 self._log.exception("ask failed unexpectedly", backend=self.backend.name)
                 result, detail = AskResult.FAILED, type(error).__name__
@@ -229,7 +185,7 @@ class Watch:
     def close(self) -> None:
         """Let go of connections; for a watch that is polled by hand."""
         self._stop.set()
-        self._fetcher.close()
+        self._reader.close()
 
     def snapshot_page_began(self) -> float:
         """When the reading of the latest good page began (monotonic)."""

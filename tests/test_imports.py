@@ -32,7 +32,7 @@ LAYERS = (
     ("exporter.state",),
     ("exporter.verdict", "exporter.fetch", "exporter.ask"),
     ("exporter.evidence", "exporter.recording"),
-    ("exporter.snapshot",),
+    ("exporter.snapshot", "exporter.reading"),
     ("exporter.watch",),
     ("exporter.fleet", "exporter.metrics"),
     ("exporter.web", "exporter.check", "exporter.record"),

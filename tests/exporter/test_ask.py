@@ -19,7 +19,7 @@ SECONDS = 0.4
 def ask(script: Script, how: HowToAsk = HOW, *, named: bool = False) -> AskResult:
     """One question to a scripted server."""
     with scripted(script) as url:
-        return Asker(url, how, {"Authorization": "Bearer k"}).ask(("tiny", "3"), SECONDS, named, "tiny")[0]
+        return Asker(url, {"Authorization": "Bearer k"}).ask(how, ("tiny", "3"), SECONDS, named, "tiny")[0]
 
 
 def test_silence_is_unanswered() -> None:
@@ -62,8 +62,8 @@ def test_refused() -> None:
     """Nothing listens: it says nothing about an engine."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        asker = Asker(f"http://127.0.0.1:{unused.getsockname()[1]}", HOW)
-        assert asker.ask(("tiny", "0"), SECONDS, False, "tiny")[0] is AskResult.FAILED
+        asker = Asker(f"http://127.0.0.1:{unused.getsockname()[1]}")
+        assert asker.ask(HOW, ("tiny", "0"), SECONDS, False, "tiny")[0] is AskResult.FAILED
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exporter.config import backend
+from exporter.config import backend, runtime_named
 from exporter.fetch import FetchFailed
 from exporter.fleet import Fleet
 from exporter.metrics import is_dead
 from exporter.model import AskResult, FailureReason, RankKey
-from exporter.runtimes import builtin
+from exporter.runtimes import HowToAsk, builtin
 from exporter.watch import Watch
 from stallwatch.settings import SettingsError
 
@@ -43,12 +43,16 @@ class Server:
     running: float = 0
     failure: FetchFailed | None = None
     says_paused: bool = False
+    props: Mapping[str, object] = field(default_factory=dict)
+    body: str = ""
     reads: list[str] = field(default_factory=list)
 
     def page(self, timeout_seconds: float, max_bytes: int) -> bytes:
         self.reads.append("page")
         if self.failure:
             raise self.failure
+        if self.body:
+            return self.body.encode()
         labels = 'engine="0",model_name="tiny"'
         return (
             f"vllm:iteration_tokens_total_count{{{labels}}} {self.steps}\n"
@@ -62,6 +66,13 @@ class Server:
     def models(self, timeout_seconds: float) -> bool:
         self.reads.append("models")
         return True
+
+    def look(self, path: str, timeout_seconds: float) -> Mapping[str, object]:
+        self.reads.append(path)
+        return self.props
+
+    def use_paths(self, metrics_paths: Sequence[str]) -> None:
+        self.reads.append("paths")
 
     def paused(self, timeout_seconds: float) -> bool:
         self.reads.append("paused")
@@ -82,7 +93,9 @@ class Asker:
         self.release, self.started = threading.Event(), threading.Event()
         self.result = result
 
-    def ask(self, rank: RankKey, deadline_seconds: float, named: bool, model: str | None) -> tuple[AskResult, str]:
+    def ask(
+        self, how: HowToAsk, rank: RankKey, deadline_seconds: float, named: bool, model: str | None
+    ) -> tuple[AskResult, str]:
         self.asked.append((rank, model))
         self.started.set()
         assert self.release.wait(WAIT_SECONDS)
@@ -230,6 +243,71 @@ def test_an_unexpected_error_does_not_end_the_watching() -> None:
     assert done.wait(WAIT_SECONDS)
     watch.stop()
     watch.join(WAIT_SECONDS)
+
+
+LLAMA = "llamacpp:n_decode_total 5\nllamacpp:requests_processing 0\nllamacpp:requests_deferred 0\n"
+
+
+def watching_llama(server: Server, clock: Clock, **more: Any) -> Watch:
+    """A watch over a llama-server."""
+    target = backend("a", "http://127.0.0.1:1", builtin()["llamacpp"], LIMITS, **more)
+    return Watch(target, server, Asker(), monotonic=clock.monotonic, wall=clock.wall)
+
+
+def test_a_sleeping_llama_server_is_left_asleep() -> None:
+    """Its /props says that it sleeps: paused, and its /metrics, which would wake it, is not read."""
+    server, clock = Server(props={"is_sleeping": True}, body=LLAMA), Clock()
+    watch = watching_llama(server, clock)
+    for _ in range(3):
+        watch.poll()
+        clock.now += 1
+    assert server.reads == ["/props"] * 3
+    assert (watch.snapshot.state.verdict, watch.snapshot.up) == ("paused", True)
+    server.props = {"is_sleeping": False}
+    watch.poll()
+    assert watch.snapshot.state.verdict == "idle"
+
+
+def test_a_llama_router_is_never_scraped() -> None:
+    """A router would load a model to answer /metrics: it is a proxy, looked at through /v1/models from then on."""
+    server, clock = Server(props={"role": "router"}, body=LLAMA), Clock()
+    watch = watching_llama(server, clock)
+    for _ in range(3):
+        watch.poll()
+    assert "page" not in server.reads
+    assert watch.snapshot.state.verdict == "proxy"
+
+
+def test_an_idle_server_is_left_alone_for_as_long_as_it_needs_to_fall_asleep() -> None:
+    """With its idle time configured, an idle server is not read until that time is over, and is not stale meanwhile."""
+    server, clock = Server(props={"is_sleeping": False}, body=LLAMA), Clock()
+    watch = watching_llama(server, clock, sleep_idle_seconds=30.0)
+    for _ in range(32):
+        watch.poll()
+        clock.now += 1
+        assert not is_dead(watch.snapshot, clock.now)
+    assert server.reads.count("page") == 1
+    for _ in range(3):
+        watch.poll()
+        clock.now += 1
+    assert server.reads.count("page") == 2, "it did not fall asleep, so it was used: read again"
+
+
+def test_the_runtime_is_told_from_the_page() -> None:
+    """`auto` becomes the runtime whose series are on the page, with its limits and its way of asking."""
+    server, clock = Server(), Clock()
+    target = backend("a", "http://127.0.0.1:1", runtime_named("auto"), {})
+    watch = Watch(target, server, Asker(), monotonic=clock.monotonic, wall=clock.wall)
+    server.body = "python_info 1\n"
+    watch.poll()
+    assert watch.snapshot.state.verdict == "unmeasured"
+    server.body = LLAMA
+    watch.poll()
+    assert watch.backend.runtime.name == "llamacpp"
+    assert watch.backend.limits.stuck_after_seconds == 900
+    assert watch.backend.limits.ask_when == "stalled"
+    assert watch.snapshot.state.verdict == "idle"
+    assert watch.configured is target
 
 
 class TestFleet:
