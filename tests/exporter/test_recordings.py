@@ -18,6 +18,8 @@ from exporter.runtimes import builtin
 
 FOLDER = Path(__file__).parent.parent / "recordings"
 VLLM = sorted(path.name.removesuffix(".jsonl.gz") for path in FOLDER.glob("[0-9]*.jsonl.gz"))
+LLAMA = sorted(path.name.removesuffix(".jsonl.gz") for path in FOLDER.glob("llama-*.jsonl.gz"))
+ALL = [*VLLM, *LLAMA]
 EDGE_SECONDS = 3.0
 """Edges of the phases are good to 1 to 3 s: a poll takes that long, and its answer can be newer than its time."""
 LIMITS = Limits(
@@ -39,7 +41,12 @@ def steps(name: str) -> list[Step]:
     """The replay of one recording."""
     # 04 has healthy steps of 12 s, so whoever runs it has measured them and sets the limit above.
     limits = dataclasses.replace(LIMITS, stuck_after_seconds=16) if name.startswith("04") else LIMITS
-    return list(replay(read_lines(FOLDER / f"{name}.jsonl.gz"), PageParser(builtin()["vllm"]), limits))
+    runtime = builtin()["llamacpp" if name in LLAMA else "vllm"]
+    if name in LLAMA:
+        limits = dataclasses.replace(limits, names_ranks=False, ask_when=runtime.ask.when)
+    if name == "llama-03-long-prompt":
+        limits = dataclasses.replace(limits, stuck_after_seconds=30)  # its healthy batches take up to 22 s
+    return list(replay(read_lines(FOLDER / f"{name}.jsonl.gz"), PageParser(runtime), limits))
 
 
 def phases(name: str) -> list[Mapping[str, Any]]:
@@ -56,9 +63,10 @@ def truths_near(name: str, t: float) -> set[str]:
 def test_there_are_recordings() -> None:
     """The folder holds the real vLLM's recordings, so that the tests below are not empty."""
     assert len(VLLM) >= 19
+    assert len(LLAMA) >= 11
 
 
-@pytest.mark.parametrize("name", VLLM)
+@pytest.mark.parametrize("name", ALL)
 def test_never_stuck_where_the_truth_is_not_stuck(name: str) -> None:
     """The number this project is judged by: healthy servers called stuck = 0."""
     wrong = [
@@ -79,10 +87,12 @@ UNREADABLE = {
     "15-disable-log-stats": "unmeasured",  # no vllm: series at all
     "17-api-frozen": "busy",  # frozen for less than three times the limit for time-outs: the last verdict stands
     "21-proxy-two-backends": "proxy",  # two servers behind one address
+    "llama-04-sigstop": "busy",  # the whole process stopped, for less than the limit of a working server
+    "llama-05-loop-hung": "busy",  # /health answers, /metrics does not: the same
 }
 
 
-@pytest.mark.parametrize("name", VLLM)
+@pytest.mark.parametrize("name", ALL)
 def test_every_readable_stuck_phase_is_found(name: str) -> None:
     """A stuck phase longer than the limits is found in time; one that cannot be read says why."""
     stuck_phases = [(p["from_t"], p["to_t"]) for p in phases(name) if p["truth"] == "stuck"]
@@ -102,7 +112,7 @@ def test_every_readable_stuck_phase_is_found(name: str) -> None:
     assert found.row["t"] - began <= proof + 2 * LIMITS.poll_interval_seconds + EDGE_SECONDS
 
 
-@pytest.mark.parametrize("name", VLLM)
+@pytest.mark.parametrize("name", ALL)
 def test_nothing_is_asked_while_the_page_shows_progress(name: str) -> None:
     """A question never goes to a rank whose latest page moved."""
     for step in steps(name):
@@ -110,7 +120,7 @@ def test_nothing_is_asked_while_the_page_shows_progress(name: str) -> None:
             assert not step.state.ranks[step.asked.rank].moved, step.row
 
 
-@pytest.mark.parametrize("name", VLLM)
+@pytest.mark.parametrize("name", ALL)
 def test_counters_of_two_processes_are_never_compared(name: str) -> None:
     """At a restart the rate is zero and the clocks begin anew; a rate is never negative."""
     before = 0
@@ -126,7 +136,7 @@ def test_counters_of_two_processes_are_never_compared(name: str) -> None:
 RESTARTS = {"08-killed-engine": 1, "11-multi-api-idle-restart": 1}
 
 
-@pytest.mark.parametrize("name", VLLM)
+@pytest.mark.parametrize("name", ALL)
 def test_restarts_are_counted(name: str) -> None:
     """The two recordings with one restart show one, with and without a start time; all others none."""
     assert steps(name)[-1].state.restarts == RESTARTS.get(name, 0)
@@ -143,6 +153,10 @@ def test_restarts_are_counted(name: str) -> None:
         ("14-abort-all", "idle", {"idle"}),
         ("15-disable-log-stats", "idle", {"unmeasured"}),
         ("18-api-key", "idle", {"idle"}),
+        ("llama-01-idle", "idle", {"idle"}),
+        ("llama-02-busy", "busy", {"busy"}),
+        ("llama-07-no-metrics", "busy", {"unmeasured"}),
+        ("llama-10-rejected-400", "idle", {"idle"}),
     ],
 )
 def test_the_verdict_of_a_phase(name: str, truth: str, verdict: set[str]) -> None:
