@@ -101,10 +101,8 @@ def _simulated(story: Story, chain: Chain) -> None:
     before_asks = _asks(chain)
     quiet_until = time.monotonic() + HEALTHY_SECONDS
     story.follow_until(lambda: time.monotonic() > quiet_until, HEALTHY_SECONDS + 5, "")
-    asked = sum(len(rank["asks"]) for rank in chain.backend().get("ranks", []))
-    story.tell(
-        "story", f"busy and healthy for {HEALTHY_SECONDS:.0f} s: {asked} requests were sent to it by the exporter"
-    )
+    asked = _asks(chain) - before_asks
+    story.tell("story", f"busy and healthy for {HEALTHY_SECONDS:.0f} s; short requests sent to it meanwhile: {asked}")
     before = chain.identity()
     chain.fault("freeze")
     story.tell("story", "the engine is frozen; /health still says 200 and /metrics still answers")
