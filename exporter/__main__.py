@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
+import resource
 import signal
 import sys
 import threading
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from exporter import check, config, record, recording
-from exporter.fleet import Fleet
+from exporter.fleet import Fleet, Shard
 from exporter.page import PageParser
 from exporter.runtimes import builtin
 from exporter.web import create_app
@@ -47,6 +49,13 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _shard(text: str) -> Shard:
+    number, _, count = text.partition("/")
+    if number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count):
+        return Shard(int(number), int(count))
+    raise argparse.ArgumentTypeError(f"{text!r} is not K/N with 1 <= K <= N")
+
+
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits, in seconds (default: the runtime's)")
     for key in config.LIMIT_KEYS:
@@ -79,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--config.check", dest="config_check", action="store_true", help="check the file and end")
     serve.add_argument("--web.listen-address", dest="listen", default="127.0.0.1:9840")
     serve.add_argument("--web.enable-lifecycle", dest="lifecycle", action="store_true", help="reload by POST /-/reload")
+    serve.add_argument("--shard", type=_shard, default=Shard(), metavar="K/N", help="watch one N-th of the backends")
     _add_logs(serve, "info")
     _add_limits(serve)
 
@@ -111,13 +121,25 @@ def _limits(arguments: argparse.Namespace) -> dict[str, float]:
     return {key: value for key, value in given.items() if value is not None}
 
 
+def _raise_file_limit() -> None:
+    """Each backend keeps a connection; the usual soft limit of 1,024 would starve our own /metrics of one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
+
+
 def _serve(arguments: argparse.Namespace) -> int:
     logs.configure(arguments.log_level, arguments.log_format)
+    _raise_file_limit()
     if arguments.config_check:
         backends = config.load(arguments.config_file, _limits(arguments))
         print(f"{arguments.config_file}: valid, {len(backends)} backends")
         return 0
-    fleet = Fleet(lambda: config.load(arguments.config_file, _limits(arguments)))
+
+    def load() -> list[config.Backend]:
+        return [b for b in config.load(arguments.config_file, _limits(arguments)) if arguments.shard.has(b.name)]
+
+    fleet = Fleet(load)
     server = Server(create_app(fleet, lifecycle=arguments.lifecycle), arguments.listen)
     stop, hangup = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from exporter.ask import Asker
 from exporter.config import Backend
@@ -16,6 +18,19 @@ from stallwatch.logs import get_logger
 from stallwatch.settings import SettingsError
 
 STOP_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `count` exporters that share a configuration; `number` counts from 1."""
+
+    number: int = 1
+    count: int = 1
+
+    def has(self, name: str) -> bool:
+        """Whether this shard watches the backend: the same division as Prometheus's own `hashmod` on its name."""
+        digest = hashlib.md5(name.encode(), usedforsecurity=False).digest()
+        return int.from_bytes(digest[8:], "big") % self.count == self.number - 1
 
 
 def watch_of(backend: Backend) -> Watch:

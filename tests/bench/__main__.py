@@ -23,6 +23,7 @@ from exporter.page import PageParser
 from exporter.runtimes import builtin
 from exporter.state import State
 from exporter.verdict import advance
+from tests.bench.scale import fleet
 
 ROOT = Path(__file__).parent.parent.parent
 ROUNDS, REPEATS = 7, 60
@@ -89,6 +90,11 @@ BENCHES: dict[str, Callable[[], dict[str, float]]] = {
     "vLLM page with two ranks": lambda: one_poll(recorded("10-dp2-one-frozen", 3)),
     "fetch": one_fetch,
 }
+FLEETS: dict[str, Callable[[], dict[str, float]]] = {
+    "100 backends": lambda: fleet(100, recorded("02-busy-decode", 10)),
+    "1,000 backends": lambda: fleet(1000, recorded("02-busy-decode", 10)),
+    "1,000 backends, 4 shards": lambda: fleet(1000, recorded("02-busy-decode", 10), shards=4),
+}
 
 
 def main() -> int:
@@ -99,6 +105,9 @@ def main() -> int:
     for name, rows in results.items():
         for step, seconds in rows.items():
             print(f"{name:<26} {step:<34} {seconds * 1000:>8.3f} {seconds / yardstick:>15.1%}")
+    for name, measure in FLEETS.items():
+        results[name] = measure()
+        print(f"{name:<26} " + "  ".join(f"{what}: {value:.3g}" for what, value in results[name].items()))
     target = ROOT / "build" / "bench.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(results, indent=1) + "\n")
