@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from exporter.model import AskResult, FailureReason, Verdict
 from exporter.snapshot import Snapshot
@@ -51,18 +52,22 @@ COUNTERS = {
 
 
 class _Families:
-    """The families of one scrape; a name that is not listed above is a programming error."""
+    """The families of one scrape; a name that is not listed above is a programming error.
+
+    Samples are appended as they are, with one set of labels for all of a backend: at 46 samples for each of 1,000
+    backends, making them through the families' own method took a third of the time.
+    """
 
     def __init__(self) -> None:
         self._gauges = {name: GaugeMetricFamily(name, text, labels=BACKEND) for name, text in GAUGES.items()}
         self._counters = {name: CounterMetricFamily(name, text, labels=BACKEND) for name, text in COUNTERS.items()}
 
-    def gauge(self, name: str, backend: str, value: float | None) -> None:
+    def gauge(self, name: str, labels: dict[str, str], value: float | None) -> None:
         if value is not None:
-            self._gauges[name].add_metric([backend], value)
+            self._gauges[name].samples.append(Sample(name, labels, value))
 
-    def counter(self, name: str, backend: str, value: float) -> None:
-        self._counters[name].add_metric([backend], value)
+    def counter(self, name: str, labels: dict[str, str], value: float) -> None:
+        self._counters[name].samples.append(Sample(f"{name}_total", labels, value))
 
     def __iter__(self) -> Iterator[Metric]:
         yield from self._gauges.values()
@@ -106,11 +111,18 @@ class SnapshotCollector(Collector):
             if is_dead(snapshot, now):
                 continue
             for verdict in Verdict:
-                verdicts.add_metric([name, verdict.value], float(state.verdict is verdict))
+                verdicts.samples.append(
+                    Sample(verdicts.name, {"backend": name, "verdict": verdict.value}, float(state.verdict is verdict))
+                )
             for result in AskResult:
-                asks.add_metric([name, result.value], state.asks.get(result, 0))
+                asks.samples.append(
+                    Sample(f"{asks.name}_total", {"backend": name, "result": result.value}, state.asks.get(result, 0))
+                )
             for reason in FailureReason:
-                failures.add_metric([name, reason.value], snapshot.poll_failures.get(reason.value, 0))
+                count = snapshot.poll_failures.get(reason.value, 0)
+                failures.samples.append(
+                    Sample(f"{failures.name}_total", {"backend": name, "reason": reason.value}, count)
+                )
             gauges = shown(state, backend.limits, now)
             _backend(families, snapshot, gauges)
             if gauges.stalled_seconds is not None:
@@ -139,33 +151,33 @@ def is_dead(snapshot: Snapshot, now: float) -> bool:
 
 
 def _timestamps(families: _Families, snapshot: Snapshot) -> None:
-    name, state = snapshot.backend.name, snapshot.state
+    labels, state = {"backend": snapshot.backend.name}, snapshot.state
     page = state.last_page
-    families.gauge("stallwatch_backend_last_observation_timestamp_seconds", name, page.wall if page else None)
+    families.gauge("stallwatch_backend_last_observation_timestamp_seconds", labels, page.wall if page else None)
     progress = [rank.progress_wall for rank in state.ranks.values() if rank.progress_wall is not None]
-    families.gauge("stallwatch_backend_last_progress_timestamp_seconds", name, max(progress, default=None))
+    families.gauge("stallwatch_backend_last_progress_timestamp_seconds", labels, max(progress, default=None))
 
 
 def _backend(families: _Families, snapshot: Snapshot, gauges: Shown) -> None:
-    name, state, limits = snapshot.backend.name, snapshot.state, snapshot.backend.limits
-    families.gauge("engine_progress_rate", name, gauges.progress_rate)
-    families.gauge("stalled_seconds", name, gauges.stalled_seconds)
-    families.gauge("restart_detected", name, gauges.restart_detected)
-    families.gauge("stallwatch_backend_up", name, float(snapshot.up))
-    families.gauge("stallwatch_backend_stuck_after_seconds", name, stuck_after(state, limits))
-    families.gauge("stallwatch_backend_suspect_after_seconds", name, limits.suspect_after_seconds)
-    families.gauge("stallwatch_backend_asks_unanswered", name, gauges.misses)
-    families.gauge("stallwatch_backend_asks_required", name, gauges.misses_required)
-    families.gauge("stallwatch_backend_poll_duration_seconds", name, snapshot.poll_duration_seconds)
+    labels, state, limits = {"backend": snapshot.backend.name}, snapshot.state, snapshot.backend.limits
+    families.gauge("engine_progress_rate", labels, gauges.progress_rate)
+    families.gauge("stalled_seconds", labels, gauges.stalled_seconds)
+    families.gauge("restart_detected", labels, gauges.restart_detected)
+    families.gauge("stallwatch_backend_up", labels, float(snapshot.up))
+    families.gauge("stallwatch_backend_stuck_after_seconds", labels, stuck_after(state, limits))
+    families.gauge("stallwatch_backend_suspect_after_seconds", labels, limits.suspect_after_seconds)
+    families.gauge("stallwatch_backend_asks_unanswered", labels, gauges.misses)
+    families.gauge("stallwatch_backend_asks_required", labels, gauges.misses_required)
+    families.gauge("stallwatch_backend_poll_duration_seconds", labels, snapshot.poll_duration_seconds)
     if state.incarnation is not None:
-        families.gauge("stallwatch_backend_start_time_seconds", name, state.incarnation.start_time)
+        families.gauge("stallwatch_backend_start_time_seconds", labels, state.incarnation.start_time)
     if gauges.stalled_seconds is not None:
         ranks = state.ranks.values()
-        families.gauge("stallwatch_backend_requests_running", name, sum(r.latest.running for r in ranks))
-        families.gauge("stallwatch_backend_requests_waiting", name, sum(r.latest.waiting for r in ranks))
+        families.gauge("stallwatch_backend_requests_running", labels, sum(r.latest.running for r in ranks))
+        families.gauge("stallwatch_backend_requests_waiting", labels, sum(r.latest.waiting for r in ranks))
         only_kv = [r.latest_at - r.kv_only_since for r in ranks if r.kv_only_since is not None]
-        families.gauge("stallwatch_backend_prefill_only_seconds", name, max(only_kv, default=0.0))
-    families.counter("stallwatch_backend_work", name, state.work_total)
-    families.counter("stallwatch_backend_tokens", name, state.tokens_total)
-    families.counter("stallwatch_backend_restarts", name, state.restarts)
-    families.counter("stallwatch_backend_polls", name, snapshot.polls)
+        families.gauge("stallwatch_backend_prefill_only_seconds", labels, max(only_kv, default=0.0))
+    families.counter("stallwatch_backend_work", labels, state.work_total)
+    families.counter("stallwatch_backend_tokens", labels, state.tokens_total)
+    families.counter("stallwatch_backend_restarts", labels, state.restarts)
+    families.counter("stallwatch_backend_polls", labels, snapshot.polls)
