@@ -1,0 +1,200 @@
+"""The remediator's configuration: YAML to validated, frozen settings, or one error line that names the path."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from remediator import model
+from remediator.drivers import Driver
+from remediator.drivers.command import CommandDriver
+from stallwatch.serving import parse_listen
+from stallwatch.settings import Name, Seconds, SettingsError, Strict, Url, load_yaml, read_secret
+
+Mode = Literal["advise", "restart"]
+Command = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+"""A program and its arguments. No shell reads it."""
+Count = Annotated[int, Field(ge=1)]
+
+
+class CommandSettings(Strict):
+    """Restart by a command; `identity` prints one line that differs from life to life of the server process."""
+
+    kind: Literal["command"]
+    restart: Command
+    identity: Command
+    timeout_seconds: Seconds = 60.0
+
+
+DRIVERS: Mapping[str, Callable[[CommandSettings], Driver]] = {
+    "command": lambda s: CommandDriver(tuple(s.restart), tuple(s.identity), s.timeout_seconds),
+}
+"""Every kind of driver."""
+
+
+class EvidenceSettings(Strict):
+    """A command whose output is kept with an attempt, such as a dump of stacks."""
+
+    command: Command
+    timeout_seconds: Seconds = 20.0
+
+
+class BackendSettings(Strict):
+    """One backend that may be restarted; `restart_on` opts in."""
+
+    name: Name
+    group: Name | None = None
+    driver: CommandSettings
+    restart_on: list[Literal["stuck"]]
+    minimum_healthy: Annotated[int, Field(ge=0)] | None = None
+    evidence: EvidenceSettings | None = None
+
+
+class LimitSettings(Strict):
+    """The limits of the policy; remediator.model.Limits says which accident each prevents."""
+
+    cooldown_seconds: Seconds = 1800.0
+    cooldown_forgotten_after_seconds: Seconds = 21600.0
+    budget_attempts: Count = 3
+    budget_window_seconds: Seconds = 21600.0
+    daily_budget_attempts: Count = 4
+    decide_every_seconds: Seconds = 10.0
+    request_expires_seconds: Seconds = 3600.0
+    group_settle_seconds: Seconds = 300.0
+    storm_lift_seconds: Seconds = 600.0
+    minimum_healthy: Annotated[int, Field(ge=0)] = 1
+    identity_change_seconds: Seconds = 120.0
+
+
+class WebhookSettings(Strict):
+    """Who may change anything."""
+
+    bearer_token_file: str | None = None
+
+
+class RemediatorSettings(Strict):
+    """The whole file. `mode` has no default: whether machines may act is a decision of a person."""
+
+    mode: Mode
+    exporter_urls: Annotated[list[Url], Field(min_length=1)]
+    exporter_timeout_seconds: Seconds = 5.0
+    journal_url: str = "sqlite:////var/lib/stallwatch/journal.db"
+    webhook: WebhookSettings = WebhookSettings()
+    limits: LimitSettings = LimitSettings()
+    backends: Annotated[list[BackendSettings], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check(self) -> RemediatorSettings:
+        names = [backend.name for backend in self.backends]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"backends: the name {name!r} is used twice")
+        if len(set(self.exporter_urls)) < len(self.exporter_urls):
+            raise ValueError("exporter_urls: an address stands twice")
+        check_journal_url(self.journal_url)
+        return self
+
+
+def check_journal_url(text: str) -> Path:
+    """The file of an SQLite journal. Raises ValueError; a journal in memory would forget its restarts."""
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise ValueError("journal_url: must be sqlite:/// and a path") from None
+    if url.get_backend_name() != "sqlite" or url.query:
+        raise ValueError("journal_url: must be sqlite:/// and a path")
+    if not url.database or url.database == ":memory:":
+        raise ValueError("journal_url: must name a file; a journal in memory would be forgotten")
+    return Path(url.database)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend with its driver made."""
+
+    name: str
+    group: str
+    driver: Driver
+    restart_on: frozenset[str]
+    minimum_healthy: int | None
+    evidence_command: tuple[str, ...] = ()
+    evidence_seconds: float = 20.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything resolved; the secret is read from its file and never shown."""
+
+    mode: Mode
+    exporter_urls: tuple[str, ...]
+    exporter_timeout_seconds: float
+    journal_url: str
+    limits: model.Limits
+    decide_every_seconds: float
+    identity_change_seconds: float
+    backends: Mapping[str, Backend]
+    token: str | None = dataclasses.field(default=None, repr=False)
+
+
+def load(path: Path) -> Config:
+    """Read the file. Raises `SettingsError`: one line that names the path."""
+    settings = load_yaml(path, RemediatorSettings)
+    token = None
+    if settings.webhook.bearer_token_file is not None:
+        try:
+            token = read_secret(settings.webhook.bearer_token_file)
+        except SettingsError as error:
+            raise SettingsError(f"{path}: webhook.bearer_token_file: {error}") from error
+    limits = settings.limits.model_dump()
+    decide_every, identity_change = limits.pop("decide_every_seconds"), limits.pop("identity_change_seconds")
+    return Config(
+        mode=settings.mode,
+        exporter_urls=tuple(settings.exporter_urls),
+        exporter_timeout_seconds=settings.exporter_timeout_seconds,
+        journal_url=settings.journal_url,
+        limits=model.Limits(**limits),
+        decide_every_seconds=decide_every,
+        identity_change_seconds=identity_change,
+        backends={backend.name: _resolve(backend) for backend in settings.backends},
+        token=token,
+    )
+
+
+def _resolve(settings: BackendSettings) -> Backend:
+    evidence = settings.evidence
+    return Backend(
+        name=settings.name,
+        group=settings.group or settings.name,
+        driver=DRIVERS[settings.driver.kind](settings.driver),
+        restart_on=frozenset(settings.restart_on),
+        minimum_healthy=settings.minimum_healthy,
+        evidence_command=tuple(evidence.command) if evidence else (),
+        evidence_seconds=evidence.timeout_seconds if evidence else 20.0,
+    )
+
+
+def check_listen(listen: str, token: str | None) -> None:
+    """Raise `SettingsError` when other machines could reach us without a secret."""
+    host, _ = parse_listen(listen)
+    if token is None and not _is_loopback(host):
+        raise SettingsError(
+            f"--web.listen-address: {listen} is open to other machines without authentication; "
+            "set webhook.bearer_token_file or listen on 127.0.0.1"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

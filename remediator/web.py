@@ -1,0 +1,136 @@
+"""`create_app`: the webhook, /metrics, health, the record of actions, the status page.
+
+The webhook only parses and writes to the journal: it answers before anything is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flask import Flask, Response, jsonify, request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from remediator import alerts, auth, operate, status
+from remediator.database import JournalFailed
+from remediator.metrics import JournalCollector
+from remediator.parts import Parts
+from stallwatch.logs import get_logger
+
+MAX_BODY_BYTES = 8 * 1024 * 1024
+"""More than ten thousand alerts; what is larger is no delivery of an Alertmanager."""
+SHOWN, MOST_SHOWN = 50, 500
+LOGGED_ALERTS = 20
+"""Alerts of one delivery that get a line of their own in the log."""
+
+
+def create_app(parts: Parts, is_alive: Callable[[], bool]) -> Flask:
+    """The remediator's web application; `is_alive` tells whether the loop of decisions goes round."""
+    app = Flask("stallwatch-remediator")
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    parts.metrics.registry.register(JournalCollector(parts.config, parts.journal, parts.clock.time))
+    status.add_filters(app)
+    app.register_blueprint(operate.blueprint(parts))
+    _add_webhook(app, parts)
+    _add_pages(app, parts)
+    _add_health(app, parts, is_alive)
+    _add_errors(app)
+    return app
+
+
+def _add_webhook(app: Flask, parts: Parts) -> None:
+    log, metrics = get_logger("webhook"), parts.metrics
+
+    @app.post("/api/v1/alerts")
+    def receive() -> tuple[Response, int]:
+        auth.check(request, parts.config.token)
+        payload = alerts.parse(request.get_data(cache=False))
+        opened = parts.journal.inbox.receive(payload.alerts, parts.clock.time())
+        for alert in payload.alerts:
+            metrics.webhook_alerts.labels(alert.status).inc()
+        metrics.webhook_truncated.inc(payload.truncated)
+        firing = [alert for alert in payload.alerts if alert.status == "firing"]
+        log.info(
+            "webhook received",
+            firing=len(firing),
+            resolved=sum(alert.status == "resolved" for alert in payload.alerts),
+            opened=len(opened),
+            truncated=payload.truncated,
+            skipped=payload.skipped,
+        )
+        for alert in [alert for alert in firing if alert.backend in opened][:LOGGED_ALERTS]:
+            log.info("alert received", backend=alert.backend, alert=alert.name, fingerprint=alert.fingerprint)
+        if opened:
+            parts.wake.set()
+        return jsonify(status="accepted", alerts=len(payload.alerts), opened=len(opened)), 202
+
+    @app.after_request
+    def count(response: Response) -> Response:
+        if request.method == "POST" and request.path == "/api/v1/alerts":
+            metrics.webhook_requests.labels(str(response.status_code)).inc()
+        return response
+
+
+def _add_pages(app: Flask, parts: Parts) -> None:
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(parts.metrics.registry), content_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/")
+    def page() -> Response:
+        response = Response(status.render(parts), content_type="text/html; charset=utf-8")
+        response.headers["Content-Security-Policy"] = status.CONTENT_SECURITY_POLICY
+        return response
+
+    @app.get("/api/v1/actions")
+    def actions() -> Response:
+        limit = request.args.get("limit", SHOWN, type=int)
+        return jsonify(status.document(parts, min(max(1, limit), MOST_SHOWN)))
+
+    @app.get("/api/v1/actions/<int:attempt_id>/evidence")
+    def evidence(attempt_id: int) -> tuple[Response, int]:
+        found = parts.journal.reader.evidence(attempt_id) if attempt_id < 2**31 else None
+        if found is None:
+            return jsonify(error=f"there is no attempt {attempt_id}"), 404
+        return jsonify(found), 200
+
+
+def _add_health(app: Flask, parts: Parts, is_alive: Callable[[], bool]) -> None:
+    @app.get("/-/healthy")
+    def healthy() -> tuple[str, int]:
+        if not is_alive():
+            return "The loop of decisions stands still.\n", 503
+        return "stallwatch remediator is healthy.\n", 200
+
+    @app.get("/-/ready")
+    def ready() -> tuple[str, int]:
+        parts.journal.check_writable(parts.clock.time())
+        return "stallwatch remediator is ready.\n", 200
+
+
+def _add_errors(app: Flask) -> None:
+    log = get_logger("web")
+
+    def answer(text: str, code: int) -> tuple[Response, int]:
+        log.warning("request refused", path=request.path[:100], code=code, error=text, client=request.remote_addr)
+        return jsonify(error=text), code
+
+    @app.errorhandler(alerts.Malformed)
+    def malformed(error: alerts.Malformed) -> tuple[Response, int]:
+        return answer(str(error), 400)
+
+    @app.errorhandler(auth.Refused)
+    def refused(error: auth.Refused) -> tuple[Response, int]:
+        return answer(str(error), error.status)
+
+    @app.errorhandler(RequestEntityTooLarge)
+    def too_large(_error: RequestEntityTooLarge) -> tuple[Response, int]:
+        return answer(f"the body is larger than {MAX_BODY_BYTES} bytes", 413)
+
+    @app.errorhandler(JournalFailed)
+    def unwritable(error: JournalFailed) -> tuple[Response, int]:
+        return answer(f"the journal cannot be used: {error}", 503)
+
+    @app.errorhandler(HTTPException)
+    def other(error: HTTPException) -> tuple[Response, int]:
+        return jsonify(error=error.description or error.name), error.code or 500
