@@ -25,6 +25,8 @@ def _of_backend(state: State, limits: Limits) -> str:
     lasted = state.trouble.until - state.trouble.since if state.trouble.since is not None else 0.0
     if verdict is Verdict.PROXY:
         return f"A proxy: {state.proxy}. Each reading may come from another server, so only /v1/models is read."
+    if verdict is Verdict.PAUSED and state.resting == "left_alone":
+        return "Idle, and left alone so that it can fall asleep: reading its metrics would keep it awake. Not watched."
     if verdict is Verdict.PAUSED:
         return f"The server says that it is {state.judgement.reason}; it stands still on purpose."
     if verdict is Verdict.DOWN:

@@ -180,11 +180,12 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """The server said that it sleeps before its page was read; the page is left alone, since reading it wakes."""
+    """Its page was left alone: it said that it sleeps, or it is idle and shall be able to fall asleep."""
 
     began_at: float
     at: float
     wall: float | None
+    why: str = "asleep"
 
 
 @dataclass(frozen=True, slots=True)

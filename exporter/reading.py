@@ -57,8 +57,8 @@ class Reader:
         """Let go of connections."""
         self._fetcher.close()
 
-    def observe(self, state: State) -> Observation | None:
-        """The next observation, given what is known; None where the server is left unread on purpose."""
+    def observe(self, state: State) -> Observation:
+        """The next observation, given what is known."""
         began = self._monotonic()
         timeout, first = self.backend.limits.poll_timeout_seconds, self.backend.runtime.look_first
         if self.backend.proxy or state.proxy:
@@ -70,14 +70,14 @@ class Reader:
             if first.router is not None and said.get(first.router[0]) == first.router[1]:
                 return Presence(self._monotonic(), self._wall(), alive=True, why="it says that it is a router")
             if said and self._left_alone(state, began):
-                return None
+                return Resting(began, self._monotonic(), self._wall(), "left_alone")
         return self._read(state, began, timeout)
 
     def _left_alone(self, state: State, now: float) -> bool:
         """Whether an idle server is left unread, so that it can fall asleep: each reading starts its idle time anew."""
         idle = self.backend.sleep_idle_seconds
         page, limits = state.last_page, self.backend.limits
-        if idle is None or page is None or state.last_failure is not None or state.resting:
+        if idle is None or page is None or state.last_failure is not None:
             return False
         quiet = all(not rank.in_flight and not rank.misses and not rank.ask for rank in state.ranks.values())
         return quiet and now - page.at < idle + 2 * limits.poll_interval_seconds

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from exporter import asking
 from exporter.incarnation import Change, Incarnation, judge
-from exporter.model import Answer, AskResult, Failure, Limits, Page, Presence, Question, RankKey, Verdict
+from exporter.model import Answer, AskResult, Failure, Limits, Page, Presence, Question, RankKey, Resting, Verdict
 from exporter.progress import RankState, compare, first_sight, follow, standing_at_zero, without_clocks
 from exporter.trouble import NO_TROUBLE, Trouble
 
@@ -38,7 +38,7 @@ class State:
     last_page: Page | None = None
     last_failure: Failure | None = None
     trouble: Trouble = NO_TROUBLE
-    resting: bool = False  # it said that it sleeps, and its page was not read
+    resting: str = ""  # why its page was left alone; empty: it was read
     proxy: str = ""  # why it is taken for a proxy; empty: it is not
     learned_seconds: float = 0.0
     restarts: int = 0
@@ -81,10 +81,10 @@ def take_presence(state: State, presence: Presence) -> State:
     return replace(state, proxy=state.proxy or presence.why, rate=None, ranks={}, last_page=None)
 
 
-def take_resting(state: State) -> State:
-    """It sleeps, by its own word: nothing is held against it, and no page is read."""
+def take_resting(state: State, resting: Resting) -> State:
+    """It sleeps, or is let fall asleep: nothing is held against it, and no page is read."""
     eased = {key: without_clocks(rank) for key, rank in state.ranks.items()}
-    return replace(state, resting=True, last_failure=None, trouble=NO_TROUBLE, ranks=eased, rate=0.0)
+    return replace(state, resting=resting.why, last_failure=None, trouble=NO_TROUBLE, ranks=eased, rate=0.0)
 
 
 def take_answer(state: State, answer: Answer) -> State:
@@ -105,7 +105,7 @@ def take_page(state: State, page: Page, limits: Limits) -> State:
     """A good page: first sight, the same process, a new one, or the discovery of a proxy."""
     known, reading = state.incarnation, page.reading
     refused = state.trouble.refused
-    state = replace(state, last_page=page, last_failure=None, trouble=NO_TROUBLE, resting=False)
+    state = replace(state, last_page=page, last_failure=None, trouble=NO_TROUBLE, resting="")
     if known is None:
         return _first_page(state, page, limits)
     before = {key: rank.latest for key, rank in state.ranks.items()}

@@ -38,11 +38,11 @@ def advance(state: State, observation: Observation, limits: Limits, now: float) 
     if isinstance(observation, Page):
         state = take_page(state, observation, limits)
     elif isinstance(observation, Failure):
-        state = replace(state, last_failure=observation, trouble=state.trouble.add(observation), resting=False)
+        state = replace(state, last_failure=observation, trouble=state.trouble.add(observation), resting="")
     elif isinstance(observation, Answer):
         state = take_answer(state, observation)
     elif isinstance(observation, Resting):
-        state = take_resting(state)
+        state = take_resting(state, observation)
     else:
         state = take_presence(state, observation)
     judgement = conclude(state, limits, now)
@@ -63,7 +63,7 @@ def conclude(state: State, limits: Limits, now: float) -> Judgement:
     if state.proxy:
         return Judgement(Verdict.PROXY, "proxy")
     if state.resting:
-        return Judgement(Verdict.PAUSED, "asleep")
+        return Judgement(Verdict.PAUSED, state.resting)
     if failure is not None:
         return _without_page(state, failure, limits, now)
     if page is None:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
 from exporter.asking import PAGE_AGE_SECONDS
@@ -112,12 +111,9 @@ class Watch:
         if question is not None:
             self._start_asking(question)
 
-    def _take(self, observation: Observation | None, polled: float | None = None) -> Question | None:
+    def _take(self, observation: Observation, polled: float | None = None) -> Question | None:
         with self._lock:
             before, now = self.snapshot, self._monotonic()
-            if observation is None:  # left unread on purpose: nothing is learnt, and the loop lives
-                self.snapshot = replace(before, polls=self._polls, polled_at=now)
-                return None
             state, question = advance(before.state, observation, self.backend.limits, now)
             history = before.history
             was, now_is = before.state.judgement, state.judgement

@@ -36,17 +36,23 @@ LIMITS = Limits(
 )
 
 
+def limits_of(name: str) -> Limits:
+    """The limits for one recording. Whoever has measured his longest healthy step sets the limit above it."""
+    runtime = builtin()["llamacpp" if name in LLAMA else "vllm"]
+    longest = {"04-single-huge-step": 16.0, "llama-03-long-prompt": 30.0}  # steps of 12 s, batches of 22 s
+    return dataclasses.replace(
+        LIMITS,
+        stuck_after_seconds=longest.get(name, LIMITS.stuck_after_seconds),
+        names_ranks=runtime.ask.rank_header is not None,
+        ask_when=runtime.ask.when,
+    )
+
+
 @cache
 def steps(name: str) -> list[Step]:
     """The replay of one recording."""
-    # 04 has healthy steps of 12 s, so whoever runs it has measured them and sets the limit above.
-    limits = dataclasses.replace(LIMITS, stuck_after_seconds=16) if name.startswith("04") else LIMITS
     runtime = builtin()["llamacpp" if name in LLAMA else "vllm"]
-    if name in LLAMA:
-        limits = dataclasses.replace(limits, names_ranks=False, ask_when=runtime.ask.when)
-    if name == "llama-03-long-prompt":
-        limits = dataclasses.replace(limits, stuck_after_seconds=30)  # its healthy batches take up to 22 s
-    return list(replay(read_lines(FOLDER / f"{name}.jsonl.gz"), PageParser(runtime), limits))
+    return list(replay(read_lines(FOLDER / f"{name}.jsonl.gz"), PageParser(runtime), limits_of(name)))
 
 
 def phases(name: str) -> list[Mapping[str, Any]]:

@@ -287,6 +287,7 @@ def test_an_idle_server_is_left_alone_for_as_long_as_it_needs_to_fall_asleep() -
         clock.now += 1
         assert not is_dead(watch.snapshot, clock.now)
     assert server.reads.count("page") == 1
+    assert (watch.snapshot.state.verdict, watch.snapshot.state.judgement.reason) == ("paused", "left_alone")
     for _ in range(3):
         watch.poll()
         clock.now += 1
