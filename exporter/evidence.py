@@ -113,7 +113,9 @@ def _doubt(rank: RankState, limits: Limits) -> str:
         return "one short request is under way"
     if rank.answered_unmoved:
         return "a short request was answered, but this page did not move: another server may have answered"
-    return "it cannot be asked, so it cannot be proven" if limits.ask_when.value == "never" else "not yet asked"
+    if limits.ask_when.value == "never":
+        return "it is never asked, so nothing can be proven"
+    return f"the last short request: {rank.asks[-1].result.replace('_', ' ')}" if rank.asks else "not yet asked"
 
 
 def ranks(state: State, limits: Limits) -> list[dict[str, object]]:

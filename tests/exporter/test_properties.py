@@ -64,14 +64,14 @@ class Answers:
 
 
 def last_movement(pages: Sequence[Page], now: Page) -> float:
-    """When the pages of the present process last differed in steps, KV use or process, looking back from `now`."""
+    """When the pages of the present process last differed in steps or process, looking back from `now`.
+
+    KV use is left out: its falls are no movement, and its rises only after the third.
+    """
     since = now.began_at
     for earlier in reversed(pages):
         a, b = earlier.reading, now.reading
-        same = a.start_time == b.start_time and all(
-            a.samples[k].steps == s.steps and a.samples[k].kv_use == s.kv_use for k, s in b.samples.items()
-        )
-        if not same:
+        if a.start_time != b.start_time or any(a.samples[k].steps != s.steps for k, s in b.samples.items()):
             return since
         since = earlier.began_at
     return since
