@@ -143,11 +143,11 @@ def test_the_wall_clock_decides_nothing(script: list[Phase], listed: list[AskRes
     assert plain.verdicts == jumping.verdicts
 
 
-@given(phases, results)
+@given(phases)
 @settings(max_examples=150, deadline=None)
-def test_a_healthy_rank_hides_nothing(script: list[Phase], listed: list[AskResult]) -> None:
-    """Beside a rank that works all the time, a rank is convicted exactly when it is convicted alone."""
-    alone, beside = Run(answering=Answers(listed)), Run(answering=Answers(listed))
+def test_a_healthy_rank_hides_nothing(script: list[Phase]) -> None:
+    """A rank that is convicted alone is convicted beside a rank that works all the time, too."""
+    alone, beside = Run(), Run()
     for number, observation in enumerate(history(script)):
         alone.take(observation)
         if isinstance(observation, Page):
@@ -158,8 +158,8 @@ def test_a_healthy_rank_hides_nothing(script: list[Phase], listed: list[AskResul
             beside.take(dataclasses.replace(observation, reading=reading))
         else:
             beside.take(observation)
-        if alone.state.incarnation and alone.state.incarnation.proven:
-            assert (alone.state.verdict == "stuck") == (beside.state.verdict == "stuck")
+        if alone.state.verdict == "stuck":
+            assert beside.state.verdict == "stuck"
 
 
 @given(st.integers(10, 120), st.integers(40, 200), st.sampled_from([1.0, 2.0, 10.0, 15.0]))
