@@ -152,14 +152,15 @@ def test_a_restart_that_takes_effect_later(make: Make) -> None:
 def test_the_server_does_not_come_back(make: Make) -> None:
     """After the start-up grace of the exporter's limits it has failed."""
     world = make()
-    world.exporters.says["a"] = lambda: view("stuck" if world.driver.calls == 0 else "starting", **NOTHING_YET)
+    world.exporters.says["a"] = lambda: view() if world.driver.calls == 0 else view("starting", **NOTHING_YET)
     begin(world)
     assert outcome(world) == ("failed", "not_recovered")
     assert world.attempts()[0]["detail"] == "not well after 1200 s: a is starting."
     assert failures(world, "not_recovered") == 1
 
 
-NOTHING_YET: dict[str, Any] = {"last_progress_age_seconds": 300.0}
+NOTHING_YET: dict[str, Any] = {"last_progress_age_seconds": None}
+"""A new process has neither worked nor answered."""
 
 
 def test_no_identity_after_the_restart(make: Make) -> None:
@@ -268,7 +269,7 @@ def test_stopped_before_the_call(make: Make) -> None:
 def test_stopped_while_waiting_for_recovery(make: Make) -> None:
     """SIGTERM hands the attempt over, and the next start sees it through."""
     world = make()
-    world.exporters.says["a"] = lambda: view("stuck" if world.driver.calls == 0 else "starting", **NOTHING_YET)
+    world.exporters.says["a"] = lambda: view() if world.driver.calls == 0 else view("starting", **NOTHING_YET)
     world.clock.at(60.0, world.parts.stop.set)
     begin(world)
     assert world.steps() == STEPS
