@@ -17,7 +17,8 @@ from exporter.watch import Watch
 from stallwatch.logs import get_logger
 from stallwatch.settings import SettingsError
 
-STOP_SECONDS = 2.0
+STOP_SECONDS = 1.0
+"""Readings under way get this long; the whole program ends within two seconds."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Fleet:
         return watch.snapshot if watch else None
 
     def stop(self) -> None:
-        """End every loop within two seconds in all; a reading that hangs is left behind."""
+        """End every loop within a second in all; a reading that hangs is left behind."""
         with self._lock:
             watches = list(self._watches.values())
         for watch in watches:

@@ -1,4 +1,4 @@
-"""Serving a WSGI application on cheroot: threads, bounds, and an end within two seconds."""
+"""Serving a WSGI application on cheroot: threads, bounds, and an end within a second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stallwatch.logs import get_logger
 from stallwatch.settings import SettingsError
 
 MAX_HEADER_BYTES = 64 * 1024
-STOP_SECONDS = 2
+STOP_SECONDS = 1
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -55,7 +55,7 @@ class Server:
         return int(self._server.bind_addr[1])
 
     def stop(self) -> None:
-        """Stop serving; requests under way get two seconds."""
+        """Stop serving; requests under way get a second."""
         self._server.stop()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)

@@ -351,6 +351,27 @@ class TestFleet:
         assert [s.backend.name for s in fleet.snapshots()] == ["a"]
         fleet.stop()
 
+    def test_stopping_does_not_wait_for_a_server_that_hangs(self) -> None:
+        """A reading that hangs is left behind: the loop of that backend alone is still there after the stop."""
+        reading, release = threading.Event(), threading.Event()
+
+        class Hanging(Server):
+            def page(self, timeout_seconds: float, max_bytes: int) -> bytes:
+                reading.set()
+                assert release.wait(30)
+                return super().page(timeout_seconds, max_bytes)
+
+        targets = [backend(name, f"http://127.0.0.1:1/{name}", builtin()["vllm"], LIMITS) for name in ("bad", "good")]
+        servers = {"bad": Hanging(), "good": Server()}
+        fleet = Fleet(lambda: targets, lambda target: Watch(target, servers[target.name], Asker()))
+        fleet.start()
+        assert reading.wait(WAIT_SECONDS)
+        fleet.stop()
+        assert [thread.name for thread in threads_named("watch-")] == ["watch-bad"]
+        assert servers["good"].reads, "it was delayed by the one that hangs"
+        release.set()
+        join("watch-")
+
 
 @pytest.fixture(autouse=True)
 def _quiet(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
