@@ -119,9 +119,16 @@ def _doubt(rank: RankState, limits: Limits) -> str:
 
 
 def ranks(state: State, limits: Limits) -> list[dict[str, object]]:
-    """Each rank as JSON."""
+    """Each rank as JSON: its clocks, the values of the two pages compared last, its asks and what came of them."""
     names = state.rank_names()
     return [_rank(names[key], key, rank, state, limits) for key, rank in sorted(state.ranks.items())]
+
+
+def deciding_rank(state: State, limits: Limits) -> dict[str, object] | None:
+    """The rank that the verdict rests on, as JSON; None where no rank decided."""
+    key = state.judgement.rank
+    rank = state.ranks.get(key) if key is not None else None
+    return _rank(state.rank_names()[key], key, rank, state, limits) if key is not None and rank is not None else None
 
 
 def _rank(name: str, key: RankKey, rank: RankState, state: State, limits: Limits) -> dict[str, object]:

@@ -17,6 +17,7 @@ class Change:
     verdict: str
     reason: str
     sentence: str
+    rank: Mapping[str, object] | None = None  # the rank that decided, with the pages compared and its asks
 
 
 @dataclass(frozen=True)

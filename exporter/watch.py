@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from exporter import evidence
 from exporter.asking import PAGE_AGE_SECONDS
 from exporter.config import Backend
-from exporter.evidence import sentence
 from exporter.model import (
     Answer,
     AskResult,
@@ -31,6 +31,10 @@ from exporter.verdict import advance
 from stallwatch.logs import get_logger
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
+
+
+KEPT_CHANGES = 20
+"""Changes of verdict kept per backend, each with its evidence: some kilobytes."""
 
 
 class Asking(Protocol):
@@ -119,9 +123,13 @@ class Watch:
             was, now_is = before.state.judgement, state.judgement
             if (was.verdict, was.reason) != (now_is.verdict, now_is.reason):
                 changed = Change(
-                    observation.wall, state.verdict.value, state.judgement.reason, sentence(state, self.backend.limits)
+                    observation.wall,
+                    state.verdict.value,
+                    state.judgement.reason,
+                    evidence.sentence(state, self.backend.limits),
+                    evidence.deciding_rank(state, self.backend.limits),
                 )
-                history = (*history, changed)[-50:]
+                history = (*history, changed)[-KEPT_CHANGES:]
                 self._tell(before.state, state, changed)
             if state.restarts != before.state.restarts:
                 self._reader.forget()

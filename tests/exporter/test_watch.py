@@ -214,6 +214,11 @@ def test_history_keeps_each_change_with_its_sentence() -> None:
     kinds = [change.verdict for change in watch.snapshot.history]
     assert kinds == ["busy", "stalled"]
     assert "2 running and 0 waiting" in watch.snapshot.history[-1].sentence
+    rank = watch.snapshot.history[-1].rank
+    assert rank is not None
+    previous, latest = rank["previous"], rank["latest"]
+    assert previous["values"] == latest["values"], "nothing moved between the two pages"
+    assert previous["at"] < latest["at"]
 
 
 def test_a_loop_that_ended_does_not_look_fresh() -> None:
