@@ -25,6 +25,7 @@ lint: $(READY) tools ## ruff, mypy, promtool, amtool, the direction of imports
 	$(VENV)/bin/python -m pytest -q tests/test_imports.py
 
 bench: $(READY) ## what one poll costs, as ratios in one run
+	@tools/get_prometheus.sh --with-blackbox
 	$(VENV)/bin/python -m tests.bench
 
 test-real: $(READY) tools ## the tests on a real vLLM, installed into a virtual environment of its own

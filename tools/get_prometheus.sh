@@ -13,6 +13,10 @@ bin=$tools/bin
 ready=$tools/.ready
 programs=(prometheus promtool alertmanager amtool)
 packages=(prometheus prometheus-alertmanager)
+if [[ ${1:-} == --with-blackbox ]]; then # for the bench, which compares with it
+    programs+=(blackbox_exporter)
+    packages+=(prometheus-blackbox-exporter)
+fi
 
 fail() {
     echo "get_prometheus.sh: $1; install Prometheus >= 2.42 and Alertmanager >= 0.25, or put prometheus, promtool, alertmanager and amtool in PATH" >&2
@@ -23,6 +27,7 @@ fail() {
 least() {
     case $1 in
         prometheus | promtool) echo 2.42.0 ;;
+        blackbox_exporter) echo 0.19.0 ;;
         *) echo 0.25.0 ;;
     esac
 }
@@ -60,7 +65,7 @@ finish() {
 # Debian calls alertmanager prometheus-alertmanager.
 in_path() {
     local name found
-    for name in "$1" "prometheus-$1"; do
+    for name in "$1" "prometheus-${1//_/-}"; do
         found=$(type -P "$name") || continue
         [[ $found == "$bin"/* ]] && continue
         new_enough "$found" "$1" && realpath "$found" && return 0
@@ -136,6 +141,9 @@ from_packages() {
     for package in prometheus promtool amtool; do
         ln -sfn "../unpacked/usr/bin/$package" "$bin/$package"
     done
+    if [[ -e $tools/unpacked/usr/bin/prometheus-blackbox-exporter ]]; then
+        ln -sfn ../unpacked/usr/bin/prometheus-blackbox-exporter "$bin/blackbox_exporter"
+    fi
     relocate_alertmanager
 }
 

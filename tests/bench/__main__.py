@@ -23,6 +23,7 @@ from exporter.page import PageParser
 from exporter.runtimes import builtin
 from exporter.state import State
 from exporter.verdict import advance
+from tests.bench.blackbox import beside_blackbox
 from tests.bench.scale import fleet
 
 ROOT = Path(__file__).parent.parent.parent
@@ -89,6 +90,7 @@ BENCHES: dict[str, Callable[[], dict[str, float]]] = {
     "vLLM page": lambda: one_poll(recorded("02-busy-decode", 10)),
     "vLLM page with two ranks": lambda: one_poll(recorded("10-dp2-one-frozen", 3)),
     "fetch": one_fetch,
+    "whole processes": lambda: beside_blackbox(recorded("02-busy-decode", 10)),
 }
 FLEETS: dict[str, Callable[[], dict[str, float]]] = {
     "100 backends": lambda: fleet(100, recorded("02-busy-decode", 10)),
