@@ -9,7 +9,7 @@ help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 run: $(READY) tools ## the whole chain on loopback over a simulated server; BACKEND=http://host:8000 watches a real one
-	@$(VENV)/bin/python -m demo $(if $(BACKEND),--backend "$(BACKEND)")
+	@exec $(VENV)/bin/python -m demo $(if $(BACKEND),--backend "$(BACKEND)")
 
 test: $(READY) tools ## all tests, on real Prometheus and Alertmanager
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGUMENTS)

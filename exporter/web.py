@@ -14,6 +14,7 @@ from exporter.fleet import Fleet
 from exporter.metrics import SnapshotCollector, is_dead
 from exporter.snapshot import Snapshot
 from exporter.state import stuck_after
+from exporter.verdict import shown
 
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>stallwatch exporter</title>
@@ -49,7 +50,7 @@ def create_app(fleet: Fleet, *, lifecycle: bool = False, monotonic: Callable[[],
 
     @app.get("/")
     def status() -> str:
-        return render_template_string(PAGE, rows=[_row(snapshot) for snapshot in fleet.snapshots()])
+        return render_template_string(PAGE, rows=[_row(snapshot, monotonic()) for snapshot in fleet.snapshots()])
 
     @app.get("/-/healthy")
     def healthy() -> str:
@@ -83,13 +84,12 @@ def create_app(fleet: Fleet, *, lifecycle: bool = False, monotonic: Callable[[],
     return app
 
 
-def _row(snapshot: Snapshot) -> dict[str, object]:
+def _row(snapshot: Snapshot, now: float) -> dict[str, object]:
     state, limits = snapshot.state, snapshot.backend.limits
-    stalled = max((rank.shown_stall_seconds for rank in state.ranks.values()), default=None)
     return {
         "name": snapshot.backend.name,
         "verdict": state.verdict.value,
-        "stalled": stalled,
+        "stalled": shown(state, limits, now).stalled_seconds,
         "limit": stuck_after(state, limits),
         "sentence": evidence.sentence(state, limits),
     }
