@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from exporter import check, config, record, recording
 from exporter.fleet import Fleet, Shard
+from exporter.model import LIMIT_KEYS
 from exporter.page import PageParser
 from exporter.runtimes import builtin
 from exporter.web import create_app
@@ -58,7 +59,7 @@ def _shard(text: str) -> Shard:
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits, in seconds (default: the runtime's)")
-    for key in config.LIMIT_KEYS:
+    for key in LIMIT_KEYS:
         flag = "--" + key.removesuffix("_seconds").replace("_", "-")
         group.add_argument(flag, dest=key, type=_seconds, metavar="SECONDS")
 
@@ -117,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _limits(arguments: argparse.Namespace) -> dict[str, float]:
-    given = {key: getattr(arguments, key) for key in config.LIMIT_KEYS}
+    given = {key: getattr(arguments, key) for key in LIMIT_KEYS}
     return {key: value for key, value in given.items() if value is not None}
 
 

@@ -11,12 +11,8 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from exporter.model import AskWhen, Limits
-from exporter.runtimes import AskPath, HowToAsk, Runtime, builtin
+from exporter.runtimes import AskPath, HowToAsk, Runtime, builtin, load_runtime
 from stallwatch.settings import Name, Seconds, SettingsError, Strict, Url, load_yaml, read_secret
-
-LIMIT_KEYS = tuple(f.name for f in dataclasses.fields(Limits) if f.name.endswith("_seconds"))
-"""Every limit that a file or a flag may set, with its unit in its name."""
-
 
 AUTO = "auto"
 """The kind of server is told from its first page."""
@@ -57,20 +53,14 @@ class BackendSettings(Strict):
     ask: AskSettings = AskSettings()
     limits: LimitSettings = LimitSettings()
 
-    @field_validator("runtime")
-    @classmethod
-    def _runtime_is_known(cls, name: str) -> str:
-        if name not in builtin() and name != AUTO:
-            raise ValueError(f"must be one of {', '.join([AUTO, *sorted(builtin())])}")
-        return name
-
 
 class ExporterSettings(Strict):
-    """The whole file."""
+    """The whole file. `runtime_files`, relative to it, add kinds of server or replace built-in ones of their name."""
 
     poll_interval_seconds: Seconds = 5.0
     poll_timeout_seconds: Seconds = 5.0
     limits: LimitSettings = LimitSettings()
+    runtime_files: list[str] = []
     backends: Annotated[list[BackendSettings], Field(min_length=1)]
 
     @field_validator("backends")
@@ -103,6 +93,7 @@ class Backend:
     proxy: bool = False
     sleep_idle_seconds: float | None = None
     api_key: str | None = dataclasses.field(default=None, repr=False)
+    candidates: tuple[Runtime, ...] = ()  # what `auto` may turn out to be
 
     @property
     def undetected(self) -> bool:
@@ -124,10 +115,21 @@ def load(path: Path, overrides: Mapping[str, float] | None = None) -> list[Backe
         **_given(settings.limits),
         **(overrides or {}),
     }
-    return [_resolve(path, number, backend, shared) for number, backend in enumerate(settings.backends)]
+    extra = [load_runtime(path.parent / name) for name in settings.runtime_files]
+    runtimes = {**builtin(), **{runtime.name: runtime for runtime in extra}}
+    return [_resolve(path, number, backend, shared, runtimes) for number, backend in enumerate(settings.backends)]
 
 
-def _resolve(path: Path, number: int, settings: BackendSettings, shared: Mapping[str, float]) -> Backend:
+def _resolve(
+    path: Path,
+    number: int,
+    settings: BackendSettings,
+    shared: Mapping[str, float],
+    runtimes: Mapping[str, Runtime],
+) -> Backend:
+    if settings.runtime != AUTO and settings.runtime not in runtimes:
+        known = ", ".join([AUTO, *sorted(runtimes)])
+        raise SettingsError(f"{path}: backends[{number}].runtime: must be one of {known}")
     key = None
     if settings.ask.api_key_file is not None:
         try:
@@ -137,7 +139,7 @@ def _resolve(path: Path, number: int, settings: BackendSettings, shared: Mapping
     resolved = backend(
         settings.name,
         settings.url,
-        runtime_named(settings.runtime),
+        runtime_named(settings.runtime, runtimes),
         {**shared, **_given(settings.limits)},
         group=settings.group or settings.name,
         ask=settings.ask,
@@ -145,6 +147,7 @@ def _resolve(path: Path, number: int, settings: BackendSettings, shared: Mapping
         sleep_idle_seconds=settings.sleep_idle_seconds,
         api_key=key,
     )
+    resolved = dataclasses.replace(resolved, candidates=tuple(runtimes.values()))
     suspect, stuck = resolved.limits.suspect_after_seconds, resolved.limits.stuck_after_seconds
     if suspect > stuck:
         raise SettingsError(
@@ -154,9 +157,11 @@ def _resolve(path: Path, number: int, settings: BackendSettings, shared: Mapping
     return resolved
 
 
-def runtime_named(name: str) -> Runtime:
-    """A built-in runtime, or the one that stands for "told from the page"."""
-    return Runtime(name=AUTO, ask=HowToAsk(when=AskWhen.NEVER)) if name == AUTO else builtin()[name]
+def runtime_named(name: str, runtimes: Mapping[str, Runtime] | None = None) -> Runtime:
+    """A runtime by its name, or the one that stands for "told from the page"."""
+    if name == AUTO:
+        return Runtime(name=AUTO, ask=HowToAsk(when=AskWhen.NEVER))
+    return (runtimes or builtin())[name]
 
 
 def backend(

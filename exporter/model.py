@@ -7,7 +7,7 @@ Only the standard library is used here, and neither clock is read: time is alway
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 
@@ -99,6 +99,9 @@ class Limits:
         """Least time between two asks of one rank: 60 s at the default time-out of 30 s, scaled with it."""
         return 2 * self.ask_timeout_seconds
 
+
+LIMIT_KEYS = tuple(f.name for f in fields(Limits) if f.name.endswith("_seconds"))
+"""Every limit that a runtime, a file or a flag may set, with its unit in its name."""
 
 RankKey = tuple[str, str]
 """(model name, rank label); either may be empty when the page has no such label."""

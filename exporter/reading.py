@@ -96,7 +96,7 @@ class Reader:
         return Page(began, at, self._wall(), reading, self._paused(state, began))
 
     def _detect(self, body: bytes) -> None:
-        runtime = detect(body, builtin().values())
+        runtime = detect(body, self.backend.candidates or builtin().values())
         if runtime is not None:
             self.backend = self.backend.detected(runtime)
             self._parser = PageParser(runtime)

@@ -8,9 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from exporter.model import AskWhen
+from exporter.model import LIMIT_KEYS, AskWhen
 from stallwatch.settings import Seconds, Strict, load_yaml
 
 SeriesName = Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")]
@@ -91,10 +91,23 @@ class Runtime(Strict):
     ask: HowToAsk = HowToAsk()
     limits: Mapping[str, Seconds] = {}
 
+    @field_validator("limits")
+    @classmethod
+    def _limits_are_known(cls, limits: Mapping[str, float]) -> Mapping[str, float]:
+        unknown = sorted(set(limits) - set(LIMIT_KEYS))
+        if unknown:
+            raise ValueError(f"{unknown[0]} is no limit; they are {', '.join(LIMIT_KEYS)}")
+        return limits
+
+
+def load_runtime(path: Path) -> Runtime:
+    """A runtime from its file. Raises `SettingsError`: one line naming the path."""
+    return load_yaml(path, Runtime)
+
 
 @cache
 def builtin() -> Mapping[str, Runtime]:
     """The runtimes that come with stallwatch, by name."""
     folder = resources.files("exporter") / "runtime_files"
-    loaded = [load_yaml(Path(str(entry)), Runtime) for entry in folder.iterdir() if entry.name.endswith(".yml")]
+    loaded = [load_runtime(Path(str(entry))) for entry in folder.iterdir() if entry.name.endswith(".yml")]
     return {runtime.name: runtime for runtime in loaded}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from exporter.config import load
 from exporter.model import AskWhen
+from exporter.runtimes import builtin
 from stallwatch.settings import SettingsError
 
 HERE = Path(__file__).parent / "bad_config"
@@ -64,6 +65,47 @@ def test_limits_come_from_the_nearest_level(tmp_path: Path) -> None:
     assert (b.limits.stuck_after_seconds, b.limits.ask_when) == (90, AskWhen.NEVER)
     assert a.url == "http://a:8000"
     assert a.group == "a"
+
+
+def test_runtimes_can_be_added(tmp_path: Path) -> None:
+    """A file of one's own adds a kind of server, for backends that name it and for those told from the page."""
+    (tmp_path / "mine.yml").write_text(
+        "name: mine\nsteps: [{series: my_steps_total}]\nlimits: {stuck_after_seconds: 77}\n"
+    )
+    path = tmp_path / "exporter.yml"
+    path.write_text(
+        "runtime_files: [mine.yml]\nbackends: [{name: a, url: 'http://a', runtime: mine}, {name: b, url: 'http://b'}]\n"
+    )
+    named, told = load(path)
+    assert named.limits.stuck_after_seconds == 77
+    assert told.undetected
+    assert "mine" in {runtime.name for runtime in told.candidates}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("name: mine\nstep: []\n", "mine.yml: step: unknown key; did you mean steps?"),
+        ("name: mine\nlimits: {stuck: 5}\n", "mine.yml: limits: stuck is no limit; they are poll_interval_seconds"),
+        ("name: mine\nsteps: [{series: 'a b'}]\n", "mine.yml: steps[0].series"),
+        ("name: mine\nask: {path: /x}\n", "mine.yml: ask.path: must be one of"),
+    ],
+)
+def test_bad_runtime_files_are_one_line(content: str, words: str, tmp_path: Path) -> None:
+    """A mistake in a runtime's file names that file and the place in it."""
+    (tmp_path / "mine.yml").write_text(content)
+    path = tmp_path / "exporter.yml"
+    path.write_text("runtime_files: [mine.yml]\nbackends: [{name: a, url: 'http://a'}]\n")
+    with pytest.raises(SettingsError) as caught:
+        load(path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_builtin_runtime_says_how_it_is_known() -> None:
+    """Whoever reads a verdict can see whether its runtime was run here or only read about."""
+    assert set(builtin()) == {"vllm", "sglang", "llamacpp", "tgi", "trtllm", "none"}
+    assert all(runtime.seen for runtime in builtin().values())
 
 
 def test_secrets_are_read_from_files_and_not_shown(tmp_path: Path) -> None:
