@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -49,6 +49,8 @@ class BackendSettings(Strict):
     runtime: str = AUTO
     group: Name | None = None
     proxy: bool = False
+    maintenance: bool = False
+    kv_peers: list[Name] = []
     sleep_idle_seconds: Seconds | None = None
     ask: AskSettings = AskSettings()
     limits: LimitSettings = LimitSettings()
@@ -103,6 +105,8 @@ class Backend:
     def detected(self, runtime: Runtime) -> Backend:
         """The same backend, now that its runtime is known."""
         limits, how = _for_runtime(runtime, self.given, self.asked)
+        known = self.limits
+        limits = dataclasses.replace(limits, maintenance=known.maintenance, kv_peers=known.kv_peers)
         return dataclasses.replace(self, runtime=runtime, limits=limits, how_to_ask=how)
 
 
@@ -147,7 +151,11 @@ def _resolve(
         sleep_idle_seconds=settings.sleep_idle_seconds,
         api_key=key,
     )
-    resolved = dataclasses.replace(resolved, candidates=tuple(runtimes.values()))
+    resolved = dataclasses.replace(
+        resolved,
+        limits=dataclasses.replace(resolved.limits, maintenance=settings.maintenance, kv_peers=bool(settings.kv_peers)),
+        candidates=tuple(runtimes.values()),
+    )
     suspect, stuck = resolved.limits.suspect_after_seconds, resolved.limits.stuck_after_seconds
     if suspect > stuck:
         raise SettingsError(
@@ -187,8 +195,8 @@ def backend(
 def _for_runtime(runtime: Runtime, given: Mapping[str, float], asked: AskSettings) -> tuple[Limits, HowToAsk]:
     over = {"path": asked.path, "when": asked.when}
     how = runtime.ask.model_copy(update={key: value for key, value in over.items() if value is not None})
-    limits = Limits(**{**runtime.limits, **given}, ask_when=how.when, names_ranks=how.rank_header is not None)
-    return limits, how
+    numbers: dict[str, Any] = {**runtime.limits, **given}
+    return Limits(**numbers, ask_when=how.when, names_ranks=how.rank_header is not None), how
 
 
 def _given(limits: LimitSettings) -> dict[str, float]:

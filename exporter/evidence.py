@@ -27,6 +27,8 @@ def _of_backend(state: State, limits: Limits) -> str:
         return f"A proxy: {state.proxy}. Each reading may come from another server, so only /v1/models is read."
     if verdict is Verdict.PAUSED and state.resting == "left_alone":
         return "Idle, and left alone so that it can fall asleep: reading its metrics would keep it awake. Not watched."
+    if verdict is Verdict.PAUSED and state.judgement.reason == "maintenance":
+        return "Configured as under maintenance: whatever it does is on purpose."
     if verdict is Verdict.PAUSED:
         return f"The server says that it is {state.judgement.reason}; it stands still on purpose."
     if verdict is Verdict.DOWN:
@@ -86,7 +88,8 @@ def _of_rank(state: State, limits: Limits, key: RankKey, rank: RankState) -> str
                 f"moved the page in {rank.stalled_seconds:.0f} s. A person should look."
             )
         case "all_waiting_deferred":
-            return f"{name} answers; all {latest.waiting:.0f} waiting requests wait for a peer."
+            how = "answers" if rank.answers_only else "has KV peers"
+            return f"{name} {how}, and all {latest.waiting:.0f} waiting requests are deferred: they wait for a peer."
         case "answers_are_server_errors":
             return f"{name} is idle, and its last {rank.server_errors} answers were server errors."
         case "stuck_but_last_reading_failed":

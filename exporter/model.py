@@ -84,6 +84,8 @@ class Limits:
     long_prefill_seconds: float = 900.0
     ask_when: AskWhen = AskWhen.DOUBTFUL
     names_ranks: bool = False  # a request can name the rank that shall serve it
+    kv_peers: bool = False  # its requests may wait for the KV cache of another server
+    maintenance: bool = False  # somebody works on it: whatever it does is on purpose
 
     @property
     def gap_seconds(self) -> float:

@@ -62,6 +62,8 @@ def conclude(state: State, limits: Limits, now: float) -> Judgement:
     page, failure = state.last_page, state.last_failure
     if state.proxy:
         return Judgement(Verdict.PROXY, "proxy")
+    if limits.maintenance:
+        return Judgement(Verdict.PAUSED, "maintenance")
     if state.resting:
         return Judgement(Verdict.PAUSED, state.resting)
     if failure is not None:
@@ -119,7 +121,9 @@ def judge_rank(
     """
     latest = rank.latest
     if latest.in_flight:
-        if rank.answers_only and not latest.running and 0 < latest.waiting <= latest.deferred:
+        deferred = not latest.running and 0 < latest.waiting <= latest.deferred
+        suspected = rank.stalled_seconds >= limits.suspect_after_seconds and rank.still_pages >= PAGES_OF_PROOF
+        if deferred and suspected and (rank.answers_only or limits.kv_peers):
             return Verdict.BLOCKED, "all_waiting_deferred"
         proven = rank.stalled_seconds >= stuck_after_seconds and rank.still_pages >= PAGES_OF_PROOF
         if proven and rank.misses >= 1:

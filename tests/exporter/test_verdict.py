@@ -434,3 +434,36 @@ def test_movement_between_question_and_deadline_is_no_miss() -> None:
     run.feed(page(t, sample(steps=5 + t, run=1)) for t in every(5, 70, 120))
     assert run.shown().misses == 0
     assert run.seen() == {"busy", "stalled"}
+
+
+def test_maintenance_is_paused_whatever_happens() -> None:
+    """A backend under maintenance is paused, frozen or refused; nothing is asked and nothing is restarted."""
+    run = Run(with_limits(maintenance=True))
+    run.feed(page(t, sample(steps=20, run=4)) for t in every(5, 0, 900))
+    run.feed(failure(t) for t in every(5, 905, 1500))
+    assert run.seen() == {"paused"}
+    assert run.asked == []
+
+
+def test_waiting_for_a_peer_is_blocked() -> None:
+    """A decode server whose prefill peer is dead: all waiting is deferred, it answers, and a restart would not help."""
+    run = Run(answering=answers)
+    for t in every(5, 0, 900):
+        run.take(page(t, sample(steps=50 + len(run.asked), ended=len(run.asked), wait=7, deferred=7)))
+    assert run.state.verdict == "blocked"
+    assert "stuck" not in run.seen()
+
+
+def test_configured_peers_need_no_answer_to_be_blocked() -> None:
+    """With its peers configured, deferred requests alone say so, even where the question goes unanswered."""
+    run = Run(with_limits(kv_peers=True))
+    run.feed(page(t, sample(steps=50, wait=7, deferred=7)) for t in every(5, 0, 900))
+    assert run.state.verdict == "blocked"
+    assert "stuck" not in run.seen()
+
+
+def test_deferred_requests_without_peers_or_answer_can_be_stuck() -> None:
+    """Nothing answers and no peer is configured: a deferred queue is no excuse."""
+    run = Run()
+    run.feed(page(t, sample(steps=50, wait=7, deferred=7)) for t in every(5, 0, 900))
+    assert run.state.verdict == "stuck"
