@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException, RemoteDisconnected
+from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit
 
@@ -19,8 +19,6 @@ import requests
 from urllib3.exceptions import (
     DecodeError,
     HTTPError,
-    IncompleteRead,
-    InvalidChunkLength,
     NameResolutionError,
     NewConnectionError,
     ProtocolError,
@@ -34,17 +32,29 @@ from stallwatch.deadline import DeadlineAdapter, Exchange, current, tls_context
 
 Reason = Literal["refused", "timeout", "reset", "too_large", "redirect", "invalid"]
 MOST_REDIRECTS = 3
+MOST_PREPARED = 16
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 CHUNK_BYTES = 64 * 1024
 
 
 class HttpFailed(Exception):
-    """No usable answer. `connected`, `written` and `received` tell how far the exchange came."""
+    """No usable answer. `connected`, `written` and `received` tell how far the exchange came.
+
+    `received` is true from the first byte; `status` is the HTTP status if the head of the answer was complete.
+    """
 
     def __init__(
-        self, reason: Reason, detail: str, *, connected: bool = False, written: bool = False, received: bool = False
+        self,
+        reason: Reason,
+        detail: str,
+        *,
+        connected: bool = False,
+        written: bool = False,
+        received: bool = False,
+        status: int | None = None,
     ) -> None:
         super().__init__(f"{reason}: {detail}")
-        self.reason, self.detail = reason, detail
+        self.reason, self.detail, self.status = reason, detail, status
         self.connected, self.written, self.received = connected, written, received
 
 
@@ -90,11 +100,8 @@ class Client:
             location = response.headers.get("location")
             if method != "GET" or location is None or response.status not in (301, 302, 303, 307, 308):
                 return response
-            target = urljoin(url, location)
-            if urlsplit(target)[:2] != urlsplit(url)[:2]:
-                raise HttpFailed("redirect", "the server redirects to another host", received=True)
-            url = target
-        raise HttpFailed("redirect", f"more than {MOST_REDIRECTS} redirects", received=True)
+            url = _redirected(url, location, response.status)
+        raise _redirect_refused(f"more than {MOST_REDIRECTS} redirects", response.status)
 
     def _once(
         self, method: str, url: str, deadline: float, max_bytes: int, headers: Mapping[str, str] | None, json: Any
@@ -120,26 +127,31 @@ class Client:
             prepared = requests.Request(method, url, headers=merged, json=json).prepare()
         except (requests.RequestException, ValueError) as error:
             raise HttpFailed("invalid", str(error)) from error
-        if plain:
+        if plain and len(self._prepared) < MOST_PREPARED:  # a server can redirect to ever new addresses
             self._prepared[url] = prepared
         return prepared
 
     def _send(self, prepared: requests.PreparedRequest, exchange: Exchange, max_bytes: int) -> Response:
+        status = None
         try:
             left = exchange.remaining()
             answer = self._adapter.send(prepared, stream=True, timeout=left, verify=self._verify, proxies={})
+            status = answer.status_code
             try:
+                headers = {name.lower(): value for name, value in answer.headers.items()}
+                length = headers.get("content-length")
+                if length is not None and not (length.isascii() and length.isdigit()):
+                    raise ValueError("bad Content-Length")  # the library would read on to the end of the connection
                 body = _read(answer.raw, max_bytes)
             except BaseException:
                 answer.raw.close()
                 raise
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            return Response(answer.status_code, body, headers)
+            return Response(status, body, headers)
         except _TooLarge:
-            raise _failed("too_large", f"more than {max_bytes} bytes", exchange) from None
+            raise _failed("too_large", f"more than {max_bytes} bytes", exchange, status) from None
         except (requests.RequestException, HTTPError, HTTPException, OSError, ValueError) as error:
             reason, detail = _explain(error)
-            raise _failed(reason, detail, exchange) from None
+            raise _failed(reason, detail, exchange, status) from None
 
 
 class _TooLarge(Exception):
@@ -156,15 +168,46 @@ def _read(raw: Any, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _failed(reason: Reason, detail: str, exchange: Exchange) -> HttpFailed:
+def _redirected(url: str, location: str, status: int) -> str:
+    """Where a redirect leads, if that is the same server: what is in the headers must go nowhere else."""
+    try:
+        target = urljoin(url, location)
+        same = _origin(target) == _origin(url)
+    except ValueError:
+        raise _redirect_refused("the server redirects to what is no address", status) from None
+    if not same:
+        raise _redirect_refused("the server redirects to another host", status)
+    return target
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise ValueError("credentials")
+    return parts.scheme, parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme)
+
+
+def _redirect_refused(detail: str, status: int) -> HttpFailed:
+    return HttpFailed("redirect", detail, connected=True, written=True, received=True, status=status)
+
+
+def _failed(reason: Reason, detail: str, exchange: Exchange, status: int | None) -> HttpFailed:
     return HttpFailed(
-        reason, detail, connected=exchange.connected, written=exchange.written, received=exchange.received
+        reason,
+        detail,
+        connected=exchange.connected,
+        written=exchange.written,
+        received=exchange.received,
+        status=status,
     )
 
 
 def _explain(error: BaseException) -> tuple[Reason, str]:
     """The reason behind a library's error, and a short text without addresses or credentials."""
-    for cause in _causes(error):
+    causes = _causes(error)
+    # A bad length of a chunk comes as an incomplete read made from a ValueError; an empty one is the connection's end.
+    garbled = any(isinstance(cause, ValueError) and not str(cause).endswith("b''") for cause in causes)
+    for cause in causes:
         if isinstance(cause, ConnectionRefusedError):
             return "refused", "connection refused"
         if isinstance(cause, NameResolutionError | socket.gaierror):
@@ -175,12 +218,12 @@ def _explain(error: BaseException) -> tuple[Reason, str]:
             isinstance(cause, AnyTimeoutError) and not isinstance(cause, NewConnectionError)
         ):
             return "timeout", "no complete answer by the deadline"
-        if isinstance(cause, ConnectionError | RemoteDisconnected | IncompleteRead) and not isinstance(
-            cause, InvalidChunkLength
+        if isinstance(cause, ConnectionError | RemoteDisconnected) or (
+            isinstance(cause, IncompleteRead) and not garbled
         ):
             return "reset", "the connection was closed before the answer was complete"
-    for cause in _causes(error):
-        if isinstance(cause, HTTPException | DecodeError | ProtocolError | ValueError | InvalidChunkLength):
+    for cause in causes:
+        if isinstance(cause, HTTPException | DecodeError | ProtocolError | ValueError):
             return "invalid", f"not HTTP as it should be: {type(cause).__name__}"
     return "timeout", f"unreachable: {type(error).__name__}"
 
@@ -190,8 +233,8 @@ def _causes(error: BaseException) -> list[BaseException]:
     found: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting and len(found) < 30:
-        current = waiting.pop()
-        if isinstance(current, BaseException) and current not in found:
-            found.append(current)
-            waiting += [current.__cause__, current.__context__, getattr(current, "reason", None), *current.args]
+        cause = waiting.pop()
+        if isinstance(cause, BaseException) and cause not in found:
+            found.append(cause)
+            waiting += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]
     return found[::-1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import sys
+from datetime import UTC, datetime
 from typing import Any, TextIO, cast
 
 import structlog
@@ -15,13 +17,19 @@ _FIRST_KEYS = ["ts", "level", "component", "event"]
 
 
 class _Stderr(io.TextIOBase):
-    """Whatever standard error is when a line is written, not when logging was set up."""
+    """Whatever standard error is when a line is written, not when logging was set up.
+
+    A line that cannot be written is lost: a closed pipe must not end the loop that wanted to tell something.
+    """
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.flush()
 
 
 _STDERR = _Stderr()
@@ -33,10 +41,10 @@ def configure(level: str = "info", fmt: str = "logfmt") -> None:
     if fmt == "json":
         render = structlog.processors.JSONRenderer()
     else:
-        render = structlog.processors.LogfmtRenderer(key_order=_FIRST_KEYS, drop_missing=True, bool_as_flag=False)
+        render = _Logfmt(key_order=_FIRST_KEYS, drop_missing=True, bool_as_flag=False)
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        _stamp,
         structlog.processors.format_exc_info,
     ]
     number = getattr(logging, level.upper())
@@ -63,8 +71,27 @@ def get_logger(component: str) -> Any:
     return structlog.get_logger(component=component)
 
 
-def _named_component(logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    event.setdefault("component", getattr(logger, "name", None) or "library")
+class _Logfmt(structlog.processors.LogfmtRenderer):
+    """Logfmt whose lines a value cannot break or overwrite: what a backend answers may end up in one."""
+
+    def __call__(self, logger: Any, name: str, event: structlog.typing.EventDict) -> str:
+        plain = {key: _plain(value) if isinstance(value, str) else value for key, value in event.items()}
+        return super().__call__(logger, name, plain)
+
+
+def _plain(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _stamp(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    event["ts"] = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return event
+
+
+def _named_component(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    event.setdefault("component", event["_record"].name)  # a library's own record comes without its logger
     return event
 
 

@@ -1,28 +1,90 @@
-"""Serving a WSGI application on cheroot: threads, bounds, and an end within a second."""
+"""Serving a WSGI application on cheroot: threads, bounds, and an end within two seconds.
+
+A client that says nothing costs no thread; one that dribbles its request, or the reading of an answer, is cut off.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from cheroot import wsgi
+from cheroot.server import HTTPConnection
 
 from stallwatch.logs import get_logger
 from stallwatch.settings import SettingsError
 
 MAX_HEADER_BYTES = 64 * 1024
-STOP_SECONDS = 1
+BACKLOG = 128
+IDLE_SECONDS = 10
+"""A connection without any request is closed after so long."""
+EXCHANGE_SECONDS = 10.0
+"""A request must have arrived in so long, and its answer be taken in as much again, however steadily bytes come."""
+GRACE_SECONDS = 1
+STOP_SECONDS = 1.8
 
 
 def parse_listen(text: str) -> tuple[str, int]:
     """`HOST:PORT` or `:PORT` (all addresses), brackets around IPv6. Raises `SettingsError`."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise SettingsError(f"{text!r} is no listen address: HOST:PORT or :PORT is wanted")
     return host or "0.0.0.0", int(port)
+
+
+class _Bounded:
+    """A client's socket with a deadline for all reads of one request together, and one for all writes of its answer."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._reading, self._deadline = False, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def begin(self) -> None:
+        """A request begins."""
+        self._reading, self._deadline = True, time.monotonic() + EXCHANGE_SECONDS
+
+    def recv_into(self, *arguments: Any) -> int:
+        self._arm(reading=True)
+        return int(self._inner.recv_into(*arguments))
+
+    def send(self, *arguments: Any) -> int:
+        self._arm(reading=False)
+        return int(self._inner.send(*arguments))
+
+    def _arm(self, *, reading: bool) -> None:
+        now = time.monotonic()
+        if self._reading is not reading:  # the application's own time counts for neither
+            self._reading, self._deadline = reading, now + EXCHANGE_SECONDS
+        if now >= self._deadline:
+            raise TimeoutError("timed out")
+        self._inner.settimeout(self._deadline - now)
+
+
+class _Connection(HTTPConnection):
+    def __init__(self, server: Any, sock: Any, *arguments: Any) -> None:
+        super().__init__(server, _Bounded(sock), *arguments)
+
+    def communicate(self) -> Any:
+        self.socket.begin()
+        return super().communicate()  # type: ignore[no-untyped-call]
+
+
+class _Cheroot(wsgi.Server):
+    ConnectionClass = _Connection
+
+    def process_conn(self, conn: Any) -> None:
+        """Give a connection to a worker only once it has something to say; cheroot gives it at once."""
+        if conn.last_used is None and self.ssl_adapter is None:
+            self._connections.put(conn)  # type: ignore[attr-defined]
+        else:
+            super().process_conn(conn)
 
 
 class Server:
@@ -32,22 +94,41 @@ class Server:
         self, app: Callable[..., Any], listen: str, *, threads: int = 8, max_body_bytes: int = 16 * 1024 * 1024
     ) -> None:
         self._listen = listen
-        self._server = wsgi.Server(parse_listen(listen), app, numthreads=threads, timeout=10, server_name="stallwatch")
+        self._server = _Cheroot(
+            parse_listen(listen),
+            app,
+            numthreads=threads,
+            timeout=IDLE_SECONDS,
+            server_name="stallwatch",
+            request_queue_size=BACKLOG,
+            shutdown_timeout=GRACE_SECONDS,
+        )
         self._server.max_request_header_size = MAX_HEADER_BYTES
         self._server.max_request_body_size = max_body_bytes
-        self._server.shutdown_timeout = STOP_SECONDS
         self._server.error_log = _log  # type: ignore[method-assign]
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Bind and serve in a thread. Raises `SettingsError` when the address cannot be had."""
         _probe(self._listen)
-        try:
-            self._server.prepare()
-        except OSError as error:
-            raise SettingsError(f"cannot listen on {self._listen}: {error}") from error
-        self._thread = threading.Thread(target=self._server.serve, name="web", daemon=True)
-        self._thread.start()
+        bound, failures = threading.Event(), list[OSError]()
+
+        def serve() -> None:
+            try:
+                self._server.prepare()  # here, so that its workers are daemons too: none may keep the process alive
+            except OSError as error:
+                failures.append(error)
+                return
+            finally:
+                bound.set()
+            self._server.serve()
+
+        thread = threading.Thread(target=serve, name="web", daemon=True)
+        thread.start()
+        bound.wait()
+        if failures:
+            raise SettingsError(f"cannot listen on {self._listen}: {failures[0]}") from failures[0]
+        self._thread = thread
 
     @property
     def port(self) -> int:
@@ -55,10 +136,16 @@ class Server:
         return int(self._server.bind_addr[1])
 
     def stop(self) -> None:
-        """Stop serving; requests under way get a second."""
-        self._server.stop()
-        if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
+        """Stop serving; requests under way get a second, and one that hangs is left behind."""
+        if self._thread is None:
+            return
+        deadline = time.monotonic() + STOP_SECONDS
+        # cheroot waits for each worker without end, whatever its grace: not in the caller's time.
+        stopping = threading.Thread(target=self._server.stop, name="web-stop", daemon=True)
+        stopping.start()
+        for thread in (stopping, self._thread):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._thread = None
 
 
 def _probe(listen: str) -> None:
@@ -69,6 +156,8 @@ def _probe(listen: str) -> None:
         with socket.socket(family) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind((host, port))
+    except (UnicodeError, TypeError) as error:  # a name that cannot be encoded is either, by the version of Python
+        raise SettingsError(f"cannot listen on {listen}: not a host name") from error
     except OSError as error:
         raise SettingsError(f"cannot listen on {listen}: {error.strerror or error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -12,12 +13,19 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_DEPTH = 40
+MAX_LINE = 1000
+_HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?")
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class SettingsError(Exception):
-    """What a user can cause and mend; its text is one line."""
+    """What a user can cause and mend. Its text is one printable line, whatever a key or a file name holds."""
+
+    def __init__(self, message: str) -> None:
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+        super().__init__(line if len(line) <= MAX_LINE else line[:MAX_LINE] + "…")
 
 
 class Strict(BaseModel):
@@ -32,14 +40,16 @@ def check_url(text: str) -> str:
     """An http or https address without credentials, query or fragment; its trailing slash is dropped."""
     try:
         parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # the length of its labels, which the resolver would refuse
     except ValueError:
-        host, parts = None, urlsplit("")
-    if parts.scheme not in ("http", "https") or not host or any(c.isspace() or not c.isprintable() for c in text):
-        raise SettingsError("must be an http:// or https:// address")
-    if parts.username is not None or parts.password is not None:
+        host, port, parts = "", None, urlsplit("")
+    if "@" in parts.netloc:
         raise SettingsError("must hold no credentials; use api_key_file")
-    if parts.query or parts.fragment:
+    plain = not any(c.isspace() or not c.isprintable() for c in text) and not parts.netloc.endswith(":")
+    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host) or port == 0 or not plain:
+        raise SettingsError("must be an http:// or https:// address")
+    if "?" in text or "#" in text:
         raise SettingsError("must hold neither a query nor a fragment")
     return text.rstrip("/")
 
@@ -59,24 +69,47 @@ Url = Annotated[str, AfterValidator(_url)]
 """An http or https address; see `check_url`."""
 
 
+_KEY_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge", "tag:yaml.org,2002:value"}
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key stands once, and no alias can blow up a document."""
+    """YAML in which a key stands once, nothing nests without end, and no alias can blow up a document."""
+
+    depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed", mark)
-        return super().compose_node(parent, index)
+            raise _refused("aliases are not allowed", mark)
+        if self.depth >= MAX_DEPTH:
+            raise _refused(f"is nested deeper than {MAX_DEPTH} levels", mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            # A date, number or tag that YAML allows and Python does not. The value may be a secret: not shown.
+            raise _refused("the value cannot be read as what it is written as", node.start_mark) from error
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
-        for key, _ in node.value:
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode):
+                raise _refused("a key must be a word", key.start_mark)
+            if key.tag not in _KEY_TAGS:  # such as the word on, which YAML takes for a truth value
+                raise _refused(f"the key {key.value!r} must be text; put it in quotes", key.start_mark)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands twice", key.start_mark
-                )
-            seen.add(str(key.value))
+                raise _refused(f"the key {key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def _refused(problem: str, mark: yaml.Mark) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, mark)
 
 
 def load_yaml(path: Path, model: type[Model]) -> Model:
@@ -107,7 +140,7 @@ def _read(path: Path) -> str:
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
             raise SettingsError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -122,13 +155,20 @@ def _parse(path: Path, text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise SettingsError(f"{path}{where}: {error.problem or 'is not YAML'}") from error
+        problem = error.problem or "is not YAML"
+        if problem.startswith("but ") and error.context:
+            problem = f"{error.context}, {problem}"
+        raise SettingsError(f"{path}{where}: {problem}") from error
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        where = f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+        raise SettingsError(f"{path}:{where}: a character that YAML does not allow") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{path}: is not YAML: {str(error).splitlines()[0]}") from error
     except RecursionError as error:
         raise SettingsError(f"{path}: is nested too deeply") from error
-    except (ValueError, TypeError) as error:  # dates and keys that YAML allows and Python does not
-        raise SettingsError(f"{path}: holds a value that cannot be read: {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:  # a mapping's or a list's tag on something else
+        raise SettingsError(f"{path}: holds a value that cannot be read as what it is written as") from error
 
 
 def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
@@ -143,7 +183,7 @@ def _message(detail: dict[str, Any], model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     match kind:
         case "extra_forbidden":
-            close = difflib.get_close_matches(str(detail["loc"][-1]), _keys(model), n=1)
+            close = difflib.get_close_matches(str(detail["loc"][-1]), _keys_at(model, detail["loc"][:-1]), n=1)
             return "unknown key" + (f"; did you mean {close[0]}?" if close else "")
         case "missing":
             return "is missing"
@@ -163,23 +203,21 @@ def _message(detail: dict[str, Any], model: type[BaseModel]) -> str:
             return "must be a number"
         case "string_type":
             return "must be text"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return "must be a mapping of keys"
+        case "list_type":
+            return "must be a list"
     return str(detail["msg"]).replace("Input should be", "must be").replace("Input", "value")
 
 
-def _keys(model: type[BaseModel]) -> list[str]:
-    """Every key that some part of the settings knows, to guess what a misspelt one meant."""
-    found: list[str] = []
-    waiting: list[Any] = [model]
-    seen: set[Any] = set()
-    while waiting:
-        current = waiting.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        for name, info in current.model_fields.items():
-            found.append(info.alias or name)
-            waiting += [m for m in _models_in(info.annotation) if m not in seen]
-    return found
+def _keys_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """The keys known at a place in the settings, to guess what a misspelt one meant."""
+    models = [model]
+    for part in loc:
+        fields = [info for m in models for name, info in m.model_fields.items() if part in (name, info.alias)]
+        # Indices, and the tag of a union, stand in the place too: they name no field and lead no deeper.
+        models = [found for info in fields for found in _models_in(info.annotation)] or models
+    return [info.alias or name for m in models for name, info in m.model_fields.items()]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -58,6 +58,75 @@ def test_one_byte_is_no_silence() -> None:
     assert ask(script) is AskResult.ANSWERED
 
 
+@pytest.mark.parametrize(
+    ("status", "result"),
+    [
+        ("200 OK", AskResult.ANSWERED),
+        ("429 Too Many Requests", AskResult.REJECTED),
+        ("500 Internal Server Error", AskResult.SERVER_ERROR),
+    ],
+)
+@pytest.mark.parametrize("after", [b"", b"x", b"x" * 2_000_000], ids=["silent", "cut", "huge"])
+def test_the_status_decides_whatever_becomes_of_the_body(status: str, result: AskResult, after: bytes) -> None:
+    """A body that never comes, is cut off, or has no end, takes nothing from the status before it."""
+
+    def script(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 9000000\r\n\r\n".encode() + after)
+        if after != b"x":
+            connection.recv(1)
+
+    assert ask(script) is result
+
+
+def test_interim_answers_are_no_silence() -> None:
+    """Something answers, even if only to say: go on."""
+
+    def script(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection.recv(1)
+
+    assert ask(script) is AskResult.ANSWERED
+
+
+def test_each_question_has_a_connection_of_its_own_closed_at_the_deadline() -> None:
+    """What a frozen engine holds on to is let go, and no question waits behind another."""
+    ended: list[bytes] = []
+
+    def script(connection: socket.socket) -> None:
+        read_request(connection)
+        ended.append(connection.recv(1))  # the other side closes: nothing, and no time-out here
+
+    with scripted(script) as url:
+        asker = Asker(url)
+        for _ in range(2):
+            assert asker.ask(HOW, ("tiny", "0"), SECONDS, False, "tiny")[0] is AskResult.UNANSWERED
+    assert ended == [b"", b""]
+
+
+def test_a_label_that_is_no_header_is_not_sent() -> None:
+    """A rank's name comes from the server's page; one that would split the request says nothing about an engine."""
+    requests: list[bytes] = []
+
+    def script(connection: socket.socket) -> None:
+        requests.append(read_request(connection))
+
+    with scripted(script) as url:
+        for rank in ("0\r\nX-Evil: 1", "日"):
+            result, _ = Asker(url).ask(HOW, ("tiny", rank), SECONDS, True, "tiny")
+            assert result is AskResult.FAILED
+    assert not any(requests)
+
+
+def test_no_key_in_the_details() -> None:
+    """What is logged of a question never holds its key."""
+    for script in (hold, once(b""), once(answer("401 Unauthorized")), once(b"garbage")):
+        with scripted(script) as url:
+            asker = Asker(url, {"Authorization": "Bearer hunter2"})
+            assert "hunter2" not in asker.ask(HOW, ("tiny", "0"), SECONDS, False, "tiny")[1]
+
+
 def test_refused() -> None:
     """Nothing listens: it says nothing about an engine."""
     with socket.socket() as unused:

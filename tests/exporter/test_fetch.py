@@ -128,6 +128,91 @@ def test_proxy_settings_of_the_environment_are_ignored(monkeypatch: pytest.Monke
     assert fetch(once(answer(body=PAGE))) == PAGE
 
 
+@pytest.mark.parametrize("status", ["500 Internal Server Error", "503 Service Unavailable", "401 Unauthorized"])
+def test_pause_endpoints_that_fail_are_asked_for_again(status: str) -> None:
+    """A 503 while it starts says nothing about later: a pause that is no longer asked for would look stuck."""
+    replies = [answer(status), answer(status), answer(status), answer(body=b'{"is_paused": true}')]
+
+    def script(connection: socket.socket) -> None:
+        while read_request(connection):
+            connection.sendall(replies.pop(0))
+
+    with scripted(script) as url:
+        fetcher = Fetcher(url)
+        assert [fetcher.paused(SECONDS) for _ in range(2)] == [False, True]
+        fetcher.close()
+
+
+@pytest.mark.parametrize(
+    ("health", "models", "alive"),
+    [
+        ("200 OK", "404 Not Found", True),
+        ("404 Not Found", "200 OK", True),
+        ("404 Not Found", "401 Unauthorized", True),
+        ("404 Not Found", "404 Not Found", False),
+        ("503 Service Unavailable", "200 OK", False),
+    ],
+)
+def test_alive(health: str, models: str, alive: bool) -> None:
+    """The health endpoint where there is one, else the list of models; a dead engine's 503 is not overruled."""
+
+    def script(connection: socket.socket) -> None:
+        while request := read_request(connection):
+            connection.sendall(answer(health if request.startswith(b"GET /health ") else models))
+
+    with scripted(script) as url:
+        fetcher = Fetcher(url)
+        assert fetcher.alive(SECONDS) is alive
+        fetcher.close()
+
+
+def test_several_paths_share_one_deadline() -> None:
+    """Trying a second path for the page does not double the time that a reading may take."""
+
+    def script(connection: socket.socket) -> None:
+        while request := read_request(connection):
+            if not request.startswith(b"GET /metrics "):
+                connection.recv(1)
+                return
+            time.sleep(0.5)
+            connection.sendall(answer("404 Not Found"))
+
+    with scripted(script) as url:
+        fetcher = Fetcher(url, metrics_paths=("/metrics", "/elsewhere"))
+        began = time.monotonic()
+        with pytest.raises(FetchFailed) as caught:
+            fetcher.page(0.7, 1000)
+        took = time.monotonic() - began
+        fetcher.close()
+    assert caught.value.reason is FailureReason.TIMEOUT
+    assert took < 1.1  # and not 0.5 + 0.7
+
+
+def test_a_key_stays_with_its_server() -> None:
+    """It is sent with each reading, follows no redirect to another host, and stands in no detail."""
+    elsewhere: list[bytes] = []
+
+    def other(connection: socket.socket) -> None:
+        elsewhere.append(read_request(connection))
+
+    with scripted(other) as other_url:
+        seen: list[bytes] = []
+
+        def script(connection: socket.socket) -> None:
+            seen.append(read_request(connection))
+            connection.sendall(answer("302 Found", Location=f"{other_url}/metrics"))
+
+        with scripted(script) as url:
+            fetcher = Fetcher(url, {"Authorization": "Bearer hunter2"})
+            with pytest.raises(FetchFailed) as caught:
+                fetcher.page(SECONDS, 1000)
+            fetcher.close()
+    assert b"Authorization: Bearer hunter2" in seen[0]
+    assert elsewhere == []
+    assert (caught.value.reason, caught.value.status) == (FailureReason.HTTP_ERROR, 302)
+    assert caught.value.detail == "the server redirects to another host"
+
+
 def test_pause_endpoints_that_do_not_exist_are_not_asked_for_again() -> None:
     """Without development mode there is no /is_paused: two 404s, then silence until the process changes."""
     asked: list[bytes] = []
