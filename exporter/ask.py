@@ -26,7 +26,8 @@ class Asker:
         """Send one request for one token; return what came of it and a few words.
 
         `named` puts the rank's label into the runtime's header. Unanswered means: connected, written in full,
-        and not one byte back by the deadline.
+        and not one byte back by the deadline. A status decides as soon as it is there; the body is still awaited
+        until the deadline, because hanging up earlier could make a gateway abort what was asked.
         """
         headers = {**self._headers, "Connection": "close"}
         if named and how.rank_header:
@@ -41,17 +42,24 @@ class Asker:
                 json=_body(how.path, model),
             )
         except HttpFailed as failed:
-            return _without_answer(failed)
+            return _without_whole_answer(failed, how.path)
         finally:
             client.close()
-        if response.status >= 500:
-            return AskResult.SERVER_ERROR, f"HTTP status {response.status}"
-        if response.status >= 300:
-            return AskResult.REJECTED, f"HTTP status {response.status} from {how.path}"
-        return AskResult.ANSWERED, f"HTTP status {response.status}"
+        return _by_status(response.status, how.path)
 
 
-def _without_answer(failed: HttpFailed) -> tuple[AskResult, str]:
+def _by_status(status: int, path: str) -> tuple[AskResult, str]:
+    if status >= 500:
+        return AskResult.SERVER_ERROR, f"HTTP status {status}"
+    if status >= 300:
+        return AskResult.REJECTED, f"HTTP status {status} from {path}"
+    return AskResult.ANSWERED, f"HTTP status {status}"
+
+
+def _without_whole_answer(failed: HttpFailed, path: str) -> tuple[AskResult, str]:
+    if failed.status is not None:  # the status is the answer, however its body ended
+        result, detail = _by_status(failed.status, path)
+        return result, f"{detail}, then: {failed.detail}"
     if failed.reason == "timeout" and failed.connected and failed.written and not failed.received:
         return AskResult.UNANSWERED, "not one byte by the deadline"
     if failed.received:  # no silence; whether the engine did it, the page will tell

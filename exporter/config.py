@@ -168,7 +168,9 @@ def _resolve(
 def runtime_named(name: str, runtimes: Mapping[str, Runtime] | None = None) -> Runtime:
     """A runtime by its name, or the one that stands for "told from the page"."""
     if name == AUTO:
-        return Runtime(name=AUTO, ask=HowToAsk(when=AskWhen.NEVER))
+        # What sleeps must not be woken, nor a router load a model, before it is known what it is.
+        first = next((known.look_first for known in (runtimes or builtin()).values() if known.look_first), None)
+        return Runtime(name=AUTO, look_first=first, ask=HowToAsk(when=AskWhen.NEVER))
     return (runtimes or builtin())[name]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from exporter.model import FailureReason
 from stallwatch.http import Client, HttpFailed, Response
 
 SMALL_BYTES = 1024 * 1024
+NOT_THERE = (404, 405)
 PAUSE_PATHS = (("/is_sleeping", "is_sleeping"), ("/is_paused", "is_paused"))
 """Development endpoints of vLLM; a pause shows nowhere else, and sleep not on every page."""
 
@@ -49,19 +51,23 @@ class Fetcher:
         Where the runtime names several paths, each is tried once in place of one that has no text page, and the
         last of them stays: some servers keep JSON at /metrics, which a second reading would drain.
         """
-        url = self._url + self._paths[self._path]
-        try:
-            response = self._client.request("GET", url, timeout_seconds=timeout_seconds, max_bytes=max_bytes)
-        except HttpFailed as failed:
-            raise FetchFailed(_REASONS[failed.reason], failed.detail) from failed
-        if self._untried and (response.status == 404 or response.body.lstrip()[:1] in (b"[", b"{")):
+        deadline = time.monotonic() + timeout_seconds
+        response = self._page(deadline, max_bytes)
+        while self._untried and (response.status == 404 or response.body.lstrip()[:1] in (b"[", b"{")):
             self._untried, self._path = self._untried - 1, self._path + 1
-            return self.page(timeout_seconds, max_bytes)
+            response = self._page(deadline, max_bytes)
         if response.status == 200:
             return response.body
         if response.status == 503 and b"loading" in response.body[:4096].lower():
             raise FetchFailed(FailureReason.LOADING, "the server says that it is loading", 503)
         raise FetchFailed(FailureReason.HTTP_ERROR, f"HTTP status {response.status}", response.status)
+
+    def _page(self, deadline: float, max_bytes: int) -> Response:
+        url, left = self._url + self._paths[self._path], deadline - time.monotonic()
+        try:
+            return self._client.request("GET", url, timeout_seconds=left, max_bytes=max_bytes)
+        except HttpFailed as failed:
+            raise FetchFailed(_REASONS[failed.reason], failed.detail, failed.status) from failed
 
     def look(self, path: str, timeout_seconds: float) -> Mapping[str, Any]:
         """The JSON object at a path that may be read without waking anything; empty if there is none."""
@@ -83,14 +89,17 @@ class Fetcher:
         return self._status("/v1/models", timeout_seconds) in (200, 401, 403)
 
     def paused(self, timeout_seconds: float) -> bool:
-        """Whether the server says that it sleeps or is paused. A path it does not have is not asked for again."""
+        """Whether the server says that it sleeps or is paused. A path it does not have is not asked for again.
+
+        Any other failure may pass, such as 503 while it starts: a pause that is no longer asked for looks stuck.
+        """
         for path, key in self._pause_paths:
             response = self._get(path, timeout_seconds, self._pause_client)
             if response is None:
                 continue
-            if response.status != 200:
+            if response.status in NOT_THERE:
                 self._pause_paths = tuple(pair for pair in self._pause_paths if pair[0] != path)
-            elif _object(response.body).get(key) is True:
+            elif response.status == 200 and _object(response.body).get(key) is True:
                 return True
         return False
 

@@ -16,6 +16,9 @@ from exporter.state import State
 from stallwatch.logs import get_logger
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
+_ONE_AT_A_TIME = threading.Lock()
+"""Pages are parsed one after the other: the interpreter runs one thread at a time anyway, and a queue at this lock
+sleeps, while one for the interpreter does not."""
 
 
 class Fetching(Protocol):
@@ -88,7 +91,8 @@ class Reader:
             at = self._monotonic()
             if self.backend.undetected:
                 self._detect(body)
-            reading = self._parser.parse(body)
+            with _ONE_AT_A_TIME:
+                reading = self._parser.parse(body)
         except FetchFailed as failed:
             return self._failure(began, failed.reason, failed.detail, failed.status)
         except PageError as error:
@@ -100,7 +104,8 @@ class Reader:
         if runtime is not None:
             self.backend = self.backend.detected(runtime)
             self._parser = PageParser(runtime)
-            self._fetcher.use_paths(runtime.metrics_paths)
+            if runtime.list_at_metrics and body.lstrip().startswith(b"["):
+                self._fetcher.use_paths(runtime.metrics_paths)  # text is read again where it was found
             self._log.info("runtime told from the page", backend=self.backend.name, runtime=runtime.name)
 
     def _paused(self, state: State, began: float) -> bool:

@@ -2,8 +2,8 @@
 
 A line holds `t` (seconds from the start, when the poll began), `status`, `error` (null, refused, timeout,
 reset, other), `seconds` (how long the reading took), `health` (status or null), `body`, `ask` (what a short
-request would have got then: answered, unanswered, refused, or one such word per rank), and sometimes
-`is_sleeping`, `is_paused` and `wall` (Unix seconds).
+request would have got then: answered, unanswered, server_error, rejected, refused, or one such word per rank), and
+sometimes `is_sleeping`, `is_paused` and `wall` (Unix seconds).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from exporter.state import State
 from exporter.verdict import advance, shown
 
 _ERRORS = {"refused": FailureReason.REFUSED, "timeout": FailureReason.TIMEOUT}
-_RESULTS = {"answered": AskResult.ANSWERED, "unanswered": AskResult.UNANSWERED}
+_RESULTS = {result.value: result for result in AskResult}
 
 
 class RecordingError(Exception):

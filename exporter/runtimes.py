@@ -67,6 +67,7 @@ class Runtime(Strict):
 
     `live`: series one of which must be on the page for its counters to be live; without them a stand of the
     counters means little, and nobody with work in flight is convicted. Empty: always live.
+    `list_at_metrics`: /metrics is a JSON list that reading drains, so that it is known by it and read no more.
     `measured: false`: a server without metrics. `seen`: how it is known that all this is so.
     """
 
@@ -74,6 +75,7 @@ class Runtime(Strict):
     seen: str = ""
     measured: bool = True
     metrics_paths: list[str] = ["/metrics"]
+    list_at_metrics: bool = False
     look_first: LookFirst | None = None
     live: list[SeriesName] = []
     rank_label: str | None = None
