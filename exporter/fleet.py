@@ -92,12 +92,17 @@ class Fleet:
             watch = self._watches.get(name)
         return watch.snapshot if watch else None
 
-    def stop(self) -> None:
-        """End every loop within a second in all; a reading that hangs is left behind."""
+    def halt(self) -> None:
+        """Tell every loop to end after the reading under way; returns at once."""
+        with self._lock:
+            for watch in self._watches.values():
+                watch.stop()
+
+    def stop(self) -> bool:
+        """End every loop within a second in all; return whether all ended, or a reading that hangs was left behind."""
+        self.halt()
         with self._lock:
             watches = list(self._watches.values())
-        for watch in watches:
-            watch.stop()
         deadline = time.monotonic() + STOP_SECONDS
-        for watch in watches:
-            watch.join(max(0.0, deadline - time.monotonic()))
+        left = [watch for watch in watches if not watch.join(max(0.0, deadline - time.monotonic()))]
+        return not left

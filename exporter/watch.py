@@ -86,10 +86,12 @@ class Watch:
         """Ask the loop to end; it does at the end of the reading under way."""
         self._stop.set()
 
-    def join(self, timeout_seconds: float) -> None:
-        """Wait for the loop to end; a hanging reading is left to its deadline."""
-        if self._thread is not None:
-            self._thread.join(timeout_seconds)
+    def join(self, timeout_seconds: float) -> bool:
+        """Wait for the loop to end; return whether it has. A hanging reading is left to its deadline."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
 
     def _run(self, delay_seconds: float) -> None:
         interval = self.backend.limits.poll_interval_seconds
