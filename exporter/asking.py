@@ -96,9 +96,7 @@ def settle(rank: RankState, began_at: float, at: float, wall: float | None) -> R
             return progressed(rank, at, wall)
         # The pages on both sides of the question prove that nothing moved since its deadline, too.
         silent = rank.unanswered_seconds if rank.misses else began_at - ask.answer.at
-        nothing_new = rank.misses + 1 >= FOLLOW_UP_MISSES
-        fruitless = rank.fruitless + 1 if nothing_new else rank.fruitless
-        return replace(rank, misses=rank.misses + 1, unanswered_seconds=silent, fruitless=fruitless)
+        return replace(rank, misses=rank.misses + 1, unanswered_seconds=silent)
     rank = replace(rank, misses=0, unanswered_seconds=0.0, server_errors=0)
     if ask.moved_beyond:
         return rank

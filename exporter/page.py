@@ -152,7 +152,7 @@ class _Gathering:
 
 
 def detect(body: bytes, runtimes: Iterable[Runtime]) -> Runtime | None:
-    """The first runtime whose series of work this page holds, or whose /metrics is a list where this is one; or None."""
+    """The first runtime whose series of work this page holds, or that has a list where this is one; or None."""
     if body.lstrip().startswith(b"["):
         return next((runtime for runtime in runtimes if runtime.list_at_metrics), None)
     for runtime in runtimes:

@@ -106,7 +106,7 @@ def test_phantom_ranks_beside_a_frozen_one_are_cleared() -> None:
 def test_questions_that_prove_nothing_become_rarer() -> None:
     """Answered without a movement of the page, each question waits at least as long as the one before it."""
     for name in ("T12-answers-that-move-no-page", "C1b-phantom-requests-behind-a-gateway"):
-        asked = [step.row["t"] for step in steps(name) if step.asked is not None]
+        asked = [step.asked.sent_at for step in steps(name) if step.asked is not None]
         gaps = [b - a for a, b in pairwise(asked)]
         assert gaps == sorted(gaps)
 

@@ -1,7 +1,10 @@
 """Writes the recordings of this folder, or compares them: `python -m tests.recordings.cases.make [--check]`.
 
-Each recording is a server of this folder's modules, watched by the exporter at the limits of its kind; what was
-right to conclude stands beside it, written by hand: `<name>.json`.
+Each recording is a server of this folder's modules, watched by the exporter at the limits of its kind; what is
+right to conclude stands beside it, written by hand. `<name>.json` holds `case`, `source` (a public thread, or
+"constructed"), `runtime`, `accident` (what it prevents), and perhaps `limits` (those changed), `asks` (fewest and
+most questions), `restarts`, `pieces_seconds` (the exporter begins anew so often; times count from there), and
+`expect`: at each poll from `from_t` to `to_t` one of `verdicts`, none of `never`, this `reason`, this `rank`.
 """
 
 from __future__ import annotations
