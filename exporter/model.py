@@ -39,7 +39,7 @@ class AskResult(StrEnum):
 
 
 class Verdict(StrEnum):
-    """The closed list of verdicts, in their order of precedence (DESIGN: the verdict)."""
+    """The closed list of verdicts, in their order of precedence."""
 
     PROXY = "proxy"
     PAUSED = "paused"
