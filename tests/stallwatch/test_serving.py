@@ -180,24 +180,26 @@ def test_silent_clients_cost_no_thread(start: Start) -> None:
 def test_a_dribbled_request_is_cut_off(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """However steadily its bytes come, a request has one deadline; after it the threads are free again."""
     monkeypatch.setattr(serving, "EXCHANGE_SECONDS", 0.3)
-    server, ended = start(), threading.Event()
+    server, ended = start(threads=2), threading.Event()
 
-    def dribble() -> None:
-        with connected(server, b"GET / HTTP/1.1\r\n") as client, contextlib.suppress(OSError):
+    def dribble(client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
             while not ended.wait(0.05):
                 client.sendall(b"A: b\r\n")
 
-    threads = [threading.Thread(target=dribble) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    began = time.monotonic()
-    try:
-        assert exchange(server, GET).endswith(b"0")
-        assert time.monotonic() - began < 0.3 + SLACK
-    finally:
-        ended.set()
+    with contextlib.ExitStack() as stack:  # both are there before the one that is served: they have the threads
+        clients = [stack.enter_context(connected(server, b"GET / HTTP/1.1\r\n")) for _ in range(2)]
+        threads = [threading.Thread(target=dribble, args=(client,)) for client in clients]
         for thread in threads:
-            thread.join()
+            thread.start()
+        began = time.monotonic()
+        try:
+            assert exchange(server, GET).endswith(b"0")
+            assert time.monotonic() - began < 0.3 + SLACK
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
 
 
 def test_an_answer_that_nobody_takes_is_cut_off(start: Start, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
