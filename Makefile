@@ -28,8 +28,8 @@ bench: $(READY) ## what one poll costs, as ratios in one run
 	@tools/get_prometheus.sh --with-blackbox
 	$(VENV)/bin/python -m tests.bench
 
-test-real: $(READY) tools ## the tests on a real vLLM, installed into a virtual environment of its own
-	tests/real/run.sh
+test-real: $(READY) tools ## the tests on a real vLLM and a real llama-server, each installed apart; REAL=vLLM for one
+	REAL="$(REAL)" tests/real/run.sh
 
 tools: ## Prometheus and Alertmanager: from PATH, else unpacked into .tools/
 	@tools/get_prometheus.sh

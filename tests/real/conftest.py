@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "real" not in str(config.option.markexpr):
         for item in items:
             if item.get_closest_marker("real"):
-                item.add_marker(pytest.mark.skip(reason="needs a real vLLM: make test-real"))
+                item.add_marker(pytest.mark.skip(reason="needs a real model server: make test-real"))
 
 
 @pytest.fixture(scope="session")

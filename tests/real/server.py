@@ -26,6 +26,8 @@ TAKE_EFFECT_SECONDS = 5.0
 class RealServer:
     """vLLM with the tiny model on loopback; `folder` holds the model, the supervisor's state and the log."""
 
+    what = "vLLM"
+
     def __init__(self, folder: Path, port: int) -> None:
         self.port, self.url = port, f"http://127.0.0.1:{port}"
         self.state = folder / "state"
@@ -39,12 +41,13 @@ class RealServer:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[RealServer]:
-        """Serve within this context. Raises `ChainError` with vLLM's last words if it does not start."""
+        """Serve within this context. Raises `ChainError` with the server's last words if it does not start."""
         self._part.start()
         try:
-            wait_for(lambda: not self._serves() or answers(f"{self.url}/health"), START_SECONDS, "vLLM does not answer")
+            silent = f"{self.what} does not answer"
+            wait_for(lambda: not self._serves() or answers(f"{self.url}/health"), START_SECONDS, silent)
             if not self._serves():
-                raise ChainError(f"vLLM ended: {self.last_words()}")
+                raise ChainError(f"{self.what} ended: {self.last_words()}")
             yield self
         finally:
             self._part.stop(STOP_SECONDS)
@@ -54,7 +57,7 @@ class RealServer:
         return self._part.running() and "the command ended with status" not in self.last_words(lines=5)
 
     def last_words(self, lines: int = 30) -> str:
-        """The end of the log of vLLM and its supervisor."""
+        """The end of the log of the server and its supervisor."""
         return "\n".join(self._part.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def identity(self) -> str:
@@ -82,7 +85,7 @@ class RealServer:
         """Thaw the engine if a test left it frozen, and wait until it answers."""
         with contextlib.suppress(AssertionError, IndexError, ProcessLookupError):
             os.kill(self.engine(), signal.SIGCONT)
-        wait_for(self.answers, START_SECONDS, "vLLM does not answer a short request")
+        wait_for(self.answers, START_SECONDS, f"{self.what} does not answer a short request")
 
     def answers(self) -> bool:
         """Whether a request for one token is answered within five seconds."""
@@ -91,7 +94,7 @@ class RealServer:
         return False
 
     def complete(self, prompt: str, *, max_tokens: int, timeout_seconds: float) -> int:
-        """One request; returns the prompt's length in tokens as vLLM counted them. Raises `requests`' errors."""
+        """One request; returns the prompt's length in tokens as the server counted them. Raises `requests`' errors."""
         body = {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}
         with requests.Session() as session:
             session.trust_env = False
