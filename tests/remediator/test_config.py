@@ -57,7 +57,7 @@ BAD = {
         GOOD.replace("kind: command", "kind: magic"), "backends[0].driver.kind: must be one of 'command'",
     ),
     "command-line": (
-        GOOD.replace("[restart-a]", "restart-a now"), "backends[0].driver.restart: must be a valid list",
+        GOOD.replace("[restart-a]", "restart-a now"), "backends[0].driver.restart: must be a list",
     ),
     "empty-command": (GOOD.replace("[restart-a]", "[]"), "backends[0].driver.restart: must hold at least 1"),
     "number-in-command": (
