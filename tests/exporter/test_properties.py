@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.model import AskResult, FailureReason, Limits, Observation, Page, Question
+from exporter.state import stuck_after
 from tests.exporter.history import LIMITS, Run, failure, page, sample
 
 POLL = 5.0
@@ -158,7 +159,9 @@ def test_a_healthy_rank_hides_nothing(script: list[Phase]) -> None:
             beside.take(dataclasses.replace(observation, reading=reading))
         else:
             beside.take(observation)
-        if alone.state.verdict == "stuck":
+        # The rank that works ends the start-up sooner, so that a stall within it can have taught a longer limit.
+        taught = stuck_after(beside.state, LIMITS) > stuck_after(alone.state, LIMITS)
+        if alone.state.verdict == "stuck" and not taught:
             assert beside.state.verdict == "stuck"
 
 
