@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import insert, select, true, update
+from sqlalchemy import Table, bindparam, insert, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
@@ -61,31 +61,30 @@ class Inbox:
         if not counts:
             return frozenset()
         before = _open(connection)
-        rows = [
+        new = [
             {
                 "backend": backend,
                 "restart_asked": asked,
                 "state": "waiting",
                 "created_at": now,
                 "last_alert_at": now,
-                "alerts": 0,
+                "alerts": number,
             }
-            for backend, asked in counts
+            for (backend, asked), number in counts.items()
             if (backend, asked) not in before
         ]
-        if rows:
+        known = [{"key": before[key], "more": number} for key, number in counts.items() if key in before]
+        if new:
             # Another writer may have been faster since the look above: then its request is the one that counts.
-            dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-            connection.execute(dialect.insert(requests).on_conflict_do_nothing(), rows)
-        ids = _open(connection)
-        for key, number in counts.items():
-            if key in ids:
-                connection.execute(
-                    update(requests)
-                    .where(requests.c.id == ids[key])
-                    .values(alerts=requests.c.alerts + number, last_alert_at=now)
-                )
-        return frozenset(backend for (backend, asked), id_ in ids.items() if (backend, asked) not in before)
+            connection.execute(_insert(connection, requests).on_conflict_do_nothing(), new)
+        if known:
+            connection.execute(
+                update(requests)
+                .where(requests.c.id == bindparam("key"))
+                .values(alerts=requests.c.alerts + bindparam("more"), last_alert_at=now),
+                known,
+            )
+        return frozenset(backend for backend, asked in counts if (backend, asked) not in before)
 
     def waiting(self) -> list[StoredRequest]:
         """The requests that wait for a decision, oldest first."""
@@ -146,8 +145,14 @@ def latch_budget(connection: Connection, backend: str, now: float) -> None:
         update(budgets).where(budgets.c.backend == backend, budgets.c.latched_at.is_(None)).values(latched_at=now)
     )
     if done.rowcount == 0:
-        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-        connection.execute(dialect.insert(budgets).values(backend=backend, latched_at=now).on_conflict_do_nothing())
+        connection.execute(
+            _insert(connection, budgets).values(backend=backend, latched_at=now).on_conflict_do_nothing()
+        )
+
+
+def _insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT that can say ON CONFLICT, which both databases spell alike."""
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
 def _open(connection: Connection) -> dict[Key, int]:

@@ -6,6 +6,7 @@ It never waits for an attempt, and looks at drivers and exporters for several re
 from __future__ import annotations
 
 import dataclasses
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 from remediator import policy, storm
@@ -20,6 +21,8 @@ from remediator.runner import Runner
 from stallwatch.logs import get_logger
 
 LOOKERS = 8
+LOOKS_A_ROUND = 200
+"""Requests that are looked at in one round, those that have waited longest first: evidence must not grow old."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,18 +65,23 @@ class Pending:
     def step(self) -> None:
         """One round: take up attempts, decide what is due. Raises `JournalFailed`."""
         self._runner.resume()
-        mono, now = self._parts.clock.monotonic(), self._parts.clock.time()
+        mono = self._parts.clock.monotonic()
         every = self._parts.config.decide_every_seconds
         waiting = self._parts.journal.inbox.waiting()
         ids = {request.id for request in waiting}
         self._decided_at = {id_: at for id_, at in self._decided_at.items() if id_ in ids}
-        due = [r for r in waiting if mono - self._decided_at.get(r.id, -every) >= every]
+        due = [r for r in waiting if mono - self._decided_at.get(r.id, -math.inf) >= every]
+        due = sorted(due, key=lambda r: self._decided_at.get(r.id, -math.inf))[:LOOKS_A_ROUND]
         if not due and mono < self._next_round:
             return
         self._next_round = mono + every
         sight = self._parts.evidence.fleet()
         self._tell(sight)
-        looked = dict(zip([r.id for r in due], self._pool.map(self._look, due), strict=True))
+        looked: dict[int, _Looked | None] = {}
+        for request, seen in zip(due, self._pool.map(self._look, due), strict=True):
+            looked[request.id] = seen
+            self.ticked_at = self._parts.clock.monotonic()  # slow drivers do not make the loop a dead one
+        now = self._parts.clock.time()
         members = self._members(sight)
         for request in due:
             seen = looked[request.id]

@@ -170,6 +170,19 @@ def test_unknown_backends_cost_no_question(loop: Build) -> None:
     assert not one.world.waiting()
 
 
+def test_more_requests_than_one_round_can_look_at(loop: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have waited longest go first, and nobody is left out."""
+    monkeypatch.setattr("remediator.pending.LOOKS_A_ROUND", 2)
+    names = {name: name for name in "abcde"}
+    one = loop(names, mode="advise")
+    for name in names:
+        one.world.exporters.says[name] = lambda name=name: view("idle", name)
+    one.world.alert(*names)
+    looked = [one.step() or one.world.exporters.reads for _ in range(3)]
+    assert looked == [2, 4, 6]
+    assert len(one.decisions) == 5
+
+
 def test_held_ends_the_request(loop: Build) -> None:
     """During maintenance the alert is written down and refused."""
     one = loop()
