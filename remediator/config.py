@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,29 +14,21 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from remediator import model
-from remediator.drivers import Driver
-from remediator.drivers.command import CommandDriver
+from remediator.drivers import Command, Driver
+from remediator.drivers.command import CommandSettings
+from remediator.drivers.docker import DockerSettings
+from remediator.drivers.kubernetes import KubernetesSettings
+from remediator.drivers.systemd import SystemdSettings
 from stallwatch.serving import parse_listen
 from stallwatch.settings import Name, Seconds, SettingsError, Strict, Url, load_yaml, read_secret
 
 Mode = Literal["advise", "restart"]
-Command = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
-"""A program and its arguments. No shell reads it."""
 Count = Annotated[int, Field(ge=1)]
 
 
-class CommandSettings(Strict):
-    """Restart by a command; `identity` prints one line that differs from life to life of the server process."""
-
-    kind: Literal["command"]
-    restart: Command
-    identity: Command
-    timeout_seconds: Seconds = 60.0
-
-
-DRIVERS: Mapping[str, Callable[[CommandSettings], Driver]] = {
-    "command": lambda s: CommandDriver(tuple(s.restart), tuple(s.identity), s.timeout_seconds),
-}
+DriverSettings = Annotated[
+    CommandSettings | DockerSettings | SystemdSettings | KubernetesSettings, Field(discriminator="kind")
+]
 """Every kind of driver."""
 
 
@@ -52,7 +44,7 @@ class BackendSettings(Strict):
 
     name: Name
     group: Name | None = None
-    driver: CommandSettings
+    driver: DriverSettings
     restart_on: list[Literal["stuck"]]
     minimum_healthy: Annotated[int, Field(ge=0)] | None = None
     evidence: EvidenceSettings | None = None
@@ -173,7 +165,7 @@ def _resolve(settings: BackendSettings) -> Backend:
     return Backend(
         name=settings.name,
         group=settings.group or settings.name,
-        driver=DRIVERS[settings.driver.kind](settings.driver),
+        driver=settings.driver.make(),
         restart_on=frozenset(settings.restart_on),
         minimum_healthy=settings.minimum_healthy,
         evidence_command=tuple(evidence.command) if evidence else (),

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import yaml
@@ -173,7 +173,10 @@ def _parse(path: Path, text: str) -> Any:
 
 def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
     first, *others = error.errors(include_url=False, include_context=True, include_input=False)
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    place = _without_tags(first["loc"], model)
+    if first["type"].startswith("union_tag"):
+        place.append(first["ctx"]["discriminator"].strip("'"))
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     message = _message(dict(first), model)
     more = f" (and {len(others)} more)" if others else ""
     return f"{where}: {message}{more}" if where else f"{message}{more}"
@@ -195,6 +198,10 @@ def _message(detail: dict[str, Any], model: type[BaseModel]) -> str:
             return "may only hold letters, digits, dot, dash and underscore (1 to 100 of them)"
         case "value_error" | "assertion_error":
             return str(context.get("error", detail["msg"]))
+        case "union_tag_not_found":
+            return "is missing"
+        case "union_tag_invalid":
+            return f"must be one of {context['expected_tags']}"
         case "enum" | "literal_error":
             return f"must be one of {context['expected']}"
         case "too_short":
@@ -218,6 +225,20 @@ def _keys_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
         # Indices, and the tag of a union, stand in the place too: they name no field and lead no deeper.
         models = [found for info in fields for found in _models_in(info.annotation)] or models
     return [info.alias or name for m in models for name, info in m.model_fields.items()]
+
+
+def _without_tags(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[int | str]:
+    """The place as the file has it: the library also names which `kind` of settings it took."""
+    models, place = [model], []
+    for part in loc:
+        kinds = [m.model_fields["kind"].annotation for m in models if "kind" in m.model_fields]
+        if place and any(part in get_args(kind) for kind in kinds):
+            models = [m for m in models if part in get_args(m.model_fields["kind"].annotation)]
+            continue
+        place.append(part)
+        fields = [info for m in models for name, info in m.model_fields.items() if part in (name, info.alias)]
+        models = [found for info in fields for found in _models_in(info.annotation)] or models
+    return place
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

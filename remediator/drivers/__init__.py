@@ -4,10 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
-FailureReason = Literal["not_found", "no_permission", "exit_status", "deadline", "error"]
-"""Why a driver failed; a closed metric label."""
+from pydantic import Field
+
+FailureReason = Literal[
+    "not_found",
+    "renamed",
+    "ambiguous",
+    "no_permission",
+    "unavailable",
+    "will_not_stop",
+    "start_limit",
+    "not_schedulable",
+    "exit_status",
+    "deadline",
+    "error",
+]
+"""Why a driver failed; a closed metric label.
+
+`renamed`: what was configured goes by another name now. `ambiguous`: the name fits several. `unavailable`: the
+daemon or API behind the driver cannot be reached. `will_not_stop`: the old process does not die. `start_limit`: the
+service manager refuses, because it was started too often. `not_schedulable`: a new one would find no place beside
+the old one. The rest says what it is.
+"""
+Command = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+"""A program and its arguments. No shell reads it."""
 
 
 @dataclass(frozen=True, slots=True)

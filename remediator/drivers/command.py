@@ -14,8 +14,10 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from remediator.drivers import Description, DriverFailed
+from remediator.drivers import Command, Description, DriverFailed
+from stallwatch.settings import Seconds, Strict
 
 IDENTITY_SECONDS = 10.0
 KEPT_BYTES = 64 * 1024
@@ -24,6 +26,19 @@ LINE_CHARACTERS = 300
 LAST_WORDS_SECONDS = 0.5
 """How long output may still arrive after the command has ended; a child in the background may hold it open for ever."""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class CommandSettings(Strict):
+    """Restart by a command; `identity` prints one line that differs from life to life of the server process."""
+
+    kind: Literal["command"]
+    restart: Command
+    identity: Command
+    timeout_seconds: Seconds = 60.0
+
+    def make(self) -> CommandDriver:
+        """The driver that these settings describe."""
+        return CommandDriver(tuple(self.restart), tuple(self.identity), self.timeout_seconds)
 
 
 @dataclass(frozen=True, slots=True)

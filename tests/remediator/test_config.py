@@ -54,7 +54,14 @@ BAD = {
     ),
     "no-driver": (GOOD.replace(f"    {DRIVER}\n", ""), "backends[0].driver: is missing"),
     "other-driver": (
-        GOOD.replace("kind: command", "kind: magic"), "backends[0].driver.kind: must be one of 'command'",
+        GOOD.replace("kind: command", "kind: magic"),
+        "backends[0].driver.kind: must be one of 'command', 'docker', 'systemd', 'kubernetes'",
+    ),
+    "driver-without-kind": (
+        GOOD.replace("kind: command, ", ""), "backends[0].driver.kind: is missing",
+    ),
+    "misspelt-driver-key": (
+        GOOD.replace("restart: [restart-a]", "restart_cmd: [restart-a]"), "backends[0].driver.restart: is missing (and 1 more)",
     ),
     "command-line": (
         GOOD.replace("[restart-a]", "restart-a now"), "backends[0].driver.restart: must be a list",
