@@ -7,9 +7,16 @@ import time
 from collections.abc import Callable
 
 from flask import Flask, Response, jsonify, render_template_string
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 
 from exporter import evidence
+from exporter.exposition import render
 from exporter.fleet import Fleet
 from exporter.metrics import SnapshotCollector, is_dead
 from exporter.snapshot import Snapshot
@@ -41,12 +48,14 @@ PAGE = """<!doctype html>
 def create_app(fleet: Fleet, *, lifecycle: bool = False, monotonic: Callable[[], float] = time.monotonic) -> Flask:
     """The exporter's web application; `lifecycle` enables reloading over HTTP."""
     app = Flask("stallwatch-exporter")
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SnapshotCollector(fleet.snapshots, monotonic, lambda: fleet.last_reload_successful))
+    collector = SnapshotCollector(fleet.snapshots, monotonic, lambda: fleet.last_reload_successful)
+    own = CollectorRegistry(auto_describe=False)  # of this process, as every exporter tells them
+    ProcessCollector(registry=own)
+    PlatformCollector(registry=own)
 
     @app.get("/metrics")
     def metrics() -> Response:
-        return Response(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+        return Response(render(collector.collect()) + generate_latest(own), content_type=CONTENT_TYPE_LATEST)
 
     @app.get("/")
     def status() -> str:

@@ -229,16 +229,22 @@ def _keys_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
 
 def _without_tags(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[int | str]:
     """The place as the file has it: the library also names which `kind` of settings it took."""
-    models, place = [model], []
+    models: list[type[BaseModel]] = [model]
+    place: list[int | str] = []
     for part in loc:
-        kinds = [m.model_fields["kind"].annotation for m in models if "kind" in m.model_fields]
-        if place and any(part in get_args(kind) for kind in kinds):
-            models = [m for m in models if part in get_args(m.model_fields["kind"].annotation)]
+        tagged = [m for m in models if "kind" in m.model_fields and part in _kinds(m)]
+        if place and tagged:
+            models = tagged
             continue
         place.append(part)
         fields = [info for m in models for name, info in m.model_fields.items() if part in (name, info.alias)]
         models = [found for info in fields for found in _models_in(info.annotation)] or models
     return place
+
+
+def _kinds(model: type[BaseModel]) -> tuple[Any, ...]:
+    annotation: Any = model.model_fields["kind"].annotation
+    return get_args(annotation)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -26,7 +26,7 @@ IMPURE_STANDARD = {"time", "threading", "datetime", "random", "socket", "os", "s
 USES_REQUESTS = {"stallwatch/deadline.py", "stallwatch/http.py"}
 
 LAYERS = (
-    ("exporter.model",),
+    ("exporter.model", "exporter.exposition"),
     ("exporter.runtimes", "exporter.progress"),
     ("exporter.page", "exporter.incarnation", "exporter.trouble", "exporter.asking", "exporter.config"),
     ("exporter.state",),

@@ -81,12 +81,13 @@ def site() -> Iterator[Site]:
 
 
 def test_every_demanded_metric_is_there(site: Site) -> None:
-    """The three gauges bare, everything else under one prefix; counters start at 0; one verdict is 1."""
+    """The three gauges bare, everything else under one prefix or about this process; one verdict is 1."""
     names = {name for name, _ in site.samples()}
     optional = {"stallwatch_backend_start_time_seconds", "stallwatch_backend_last_progress_timestamp_seconds"}
     assert set(GAUGES) - names == optional
     assert {f"{name}_total" for name in COUNTERS} <= names
-    assert all(n.startswith("stallwatch_") or n in GAUGES for n in names)
+    assert all(n.startswith(("stallwatch_", "process_", "python_info")) or n in GAUGES for n in names)
+    assert "process_cpu_seconds_total" in names
     for name in "ab":
         assert sum(site.value("stallwatch_backend_verdict", backend=name, verdict=v.value) or 0 for v in Verdict) == 1
     assert site.value("stallwatch_backend_verdict", backend="a", verdict="busy") == 1
