@@ -1,14 +1,16 @@
 """Exposition text and a runtime in; one sample per rank out, or a typed failure. Pure.
 
-Of the 440 samples of a vLLM page about 20 are wanted. The page is filtered for them before the library's
-parser sees it: parsing all of it costs ten times as much.
+Of the 440 samples of a vLLM page about 20 are wanted. The page is filtered for them before the library's parser sees
+it: parsing all of it costs ten times as much. What a line's name and labels mean is kept: from page to page only the
+values change.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample as ParsedSample
@@ -17,6 +19,11 @@ from exporter.model import FailureReason, RankKey, Reading, Sample
 from exporter.runtimes import ROLES, Runtime, Source
 
 _LOOKS_LIKE_EXPOSITION = re.compile(rb"^(?:# (?:HELP|TYPE) |[a-zA-Z_:][a-zA-Z0-9_:]*(?:\{[^\n]*\})? [-+0-9NI])", re.M)
+
+
+_PLAIN_NUMBER = re.compile(r"[ \t]+[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|NaN|Inf)")
+MOST_KNOWN = 4096
+"""Series whose meaning is kept; a page with ever new labels is read all the same."""
 
 
 class PageError(Exception):
@@ -43,7 +50,7 @@ def _one_of(names: Collection[str]) -> str:
 
 
 class PageParser:
-    """Parses pages of one runtime. Holds nothing but what the runtime's names compile to."""
+    """Parses pages of one runtime. Keeps what names and labels mean, and nothing of any page's values."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -53,6 +60,7 @@ class PageParser:
                 for name in source.names:
                     self._sources.setdefault(name, []).append((role, source))
         self._live = frozenset(runtime.live)
+        self._known: dict[str, _Series] = {}
         # Each line is found by the line end before it: a literal, which the expression's engine looks for fastest.
         self._wanted = re.compile(rb"\n" + _one_of({*self._sources, *self._live}).encode() + rb"[{ \t][^\n]*")
 
@@ -68,25 +76,46 @@ class PageParser:
         lines = self._wanted.findall(b"\n" + body)
         if not lines and not _LOOKS_LIKE_EXPOSITION.search(body):
             raise PageError(FailureReason.UNPARSABLE, "the page is not in the Prometheus text format")
-        text = b"".join(lines).decode("utf-8", "replace") + "\n"
         try:
-            samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+            samples = [sample for line in lines for sample in self._line(line.decode("utf-8", "replace").strip())]
         except Exception as error:  # the library raises ValueError, IndexError and others on broken lines
             raise PageError(FailureReason.UNPARSABLE, f"a wanted line cannot be parsed: {error}") from error
         return self._read(samples)
 
-    def _read(self, samples: list[ParsedSample]) -> Reading:
+    def _line(self, line: str) -> list[tuple[_Series, float]]:
+        """The samples of one line: one, as a rule."""
+        head, brace, rest = line.rpartition("}")
+        head, rest = (head + brace, rest) if brace else (line[: len(line.split(None, 1)[0])], line.split(None, 1)[-1])
+        known = self._known.get(head)
+        if known is not None and _PLAIN_NUMBER.fullmatch(rest):
+            return [(known, float(rest))]
+        parsed = _parse(line)
+        found = [(self._series(sample.name, sample.labels), float(sample.value)) for sample in parsed]
+        if len(found) == 1 and len(self._known) < MOST_KNOWN and all(_is_head(head, parsed[0], n) for n in (1, 2)):
+            self._known[head] = found[0][0]
+        return found
+
+    def _series(self, name: str, labels: dict[str, str]) -> _Series:
+        """What a series is good for."""
+        uses = []
+        model, rank = self._runtime.model_label, self._runtime.rank_label
+        key = (labels.get(model or "", ""), labels.get(rank or "", ""))
+        rest = ",".join(f"{k}={v}" for k, v in sorted(labels.items()) if k not in (rank, model))
+        for role, source in self._sources.get(name, ()):
+            if source.takes(labels):
+                uses.append((role, key, f"{source.names[0]}{{{rest}}}" if rest else source.names[0]))
+        return _Series(tuple(uses), name in self._live)
+
+    def _read(self, samples: list[tuple[_Series, float]]) -> Reading:
         ranks: dict[RankKey, _Gathering] = {}
         start_time: float | None = None
         asleep = paused = False
         live = not self._live
-        for name, labels, value, *_ in samples:
+        for series, value in samples:
             if not math.isfinite(value):
                 continue
-            live = live or name in self._live
-            for role, source in self._sources.get(name, ()):
-                if not source.takes(labels):
-                    continue
+            live = live or series.live
+            for role, key, counter in series.uses:
                 if role == "start_time":
                     start_time = max(value, start_time or 0.0)
                 elif role == "awake":
@@ -94,20 +123,29 @@ class PageParser:
                 elif role == "paused":
                     paused = paused or value > 0
                 else:
-                    key = (
-                        labels.get(self._runtime.model_label or "", ""),
-                        labels.get(self._runtime.rank_label or "", ""),
-                    )
-                    ranks.setdefault(key, _Gathering()).add(role, source.names[0], labels, value, self._identity_labels)
+                    ranks.setdefault(key, _Gathering()).add(role, counter, value)
         measured = {key: gathering.sample() for key, gathering in ranks.items() if gathering.counts}
         if not measured:
             wanted = ", ".join(s.names[0] for s in (*self._runtime.steps, *self._runtime.tokens, *self._runtime.ended))
             raise PageError(FailureReason.MISSING_SERIES, f"none of {wanted} is on the page")
         return Reading(measured, start_time, asleep, paused, live)
 
-    @property
-    def _identity_labels(self) -> tuple[str | None, str | None]:
-        return (self._runtime.rank_label, self._runtime.model_label)
+
+def _parse(line: str) -> list[ParsedSample]:
+    return [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
+
+
+def _is_head(head: str, sample: ParsedSample, number: int) -> bool:
+    """Whether any number may follow `head`, so that what it means need not be looked at again."""
+    again = _parse(f"{head} {number}")
+    return [(s.name, s.labels, s.value) for s in again] == [(sample.name, sample.labels, number)]
+
+
+class _Series(NamedTuple):
+    """What one series of a page is good for: its roles, each with the rank and the counter's name in it."""
+
+    uses: tuple[tuple[str, RankKey, str], ...]
+    live: bool
 
 
 class _Gathering:
@@ -126,14 +164,10 @@ class _Gathering:
         """Whether any counter of work is there; gauges alone measure nothing."""
         return bool(self.steps or self.tokens or self.ended)
 
-    def add(
-        self, role: str, name: str, labels: Mapping[str, str], value: float, identity: tuple[str | None, str | None]
-    ) -> None:
+    def add(self, role: str, counter: str, value: float) -> None:
         if role in ("steps", "tokens", "ended"):
-            rest = ",".join(f"{k}={v}" for k, v in sorted(labels.items()) if k not in identity)
             counters: dict[str, float] = getattr(self, role)
-            key = f"{name}{{{rest}}}" if rest else name
-            counters[key] = max(value, counters.get(key, value))  # an old name beside the new one counts once
+            counters[counter] = max(value, counters.get(counter, value))  # an old name beside the new one counts once
         else:
             # Several API servers each publish the gauge under their own pid: seven zeros and the truth.
             self.gauges[role] = max(value, self.gauges.get(role, 0.0))

@@ -110,3 +110,40 @@ def recorded_once() -> bytes:
     if not _PAGE:
         _PAGE.append(recorded("01-idle", 0))
     return _PAGE[0]
+
+
+LINES = st.tuples(
+    st.sampled_from(
+        [
+            'vllm:iteration_tokens_total_count{engine="0",model_name="m"}',
+            'vllm:iteration_tokens_total_count{engine="1",model_name="m"}',
+            'vllm:request_success_total{engine="0",finished_reason="stop",model_name="a } b"}',
+            'vllm:num_requests_running{engine="0",model_name="m"}',
+            "vllm:num_requests_waiting",
+            'vllm:num_requests_waiting{engine="0"} # {x="y"}',
+            'vllm:num_requests_waiting{engine="0"} 3 # {x="y"}',
+            'vllm:num_requests_waiting{engine="0',
+            "vllm:engine_sleep_state{",
+            "process_start_time_seconds",
+        ]
+    ),
+    st.sampled_from([" ", "\t", "  ", ""]),
+    st.sampled_from(
+        ["0", "7", "1.5", "1e3", "+Inf", "NaN", "1_0", "5 1700000000000", "5 6 7", "x", "-1", "9" * 30, ""]
+    ),
+)
+
+
+@given(st.lists(st.lists(LINES, max_size=6), min_size=2, max_size=4))
+def test_what_is_kept_from_page_to_page_changes_nothing(pages: list[list[tuple[str, str, str]]]) -> None:
+    """A parser that has seen other pages reads the next one as a new parser would, whatever stands in the lines."""
+    warm = PageParser(builtin()["vllm"])
+    for page in pages:
+        body = "\n".join("".join(line) for line in page).encode()
+        results: list[object] = []
+        for parser in (warm, PageParser(builtin()["vllm"])):
+            try:
+                results.append(parser.parse(body))
+            except PageError as error:
+                results.append((error.reason, str(error)))
+        assert results[0] == results[1]
