@@ -45,20 +45,26 @@ def due(rank: RankState, limits: Limits, now: float, *, starting: bool) -> bool:
     return now - rank.alive_at >= limits.idle_ask_seconds and since_ask >= quiet
 
 
+def can_ask(ranks: Mapping[RankKey, RankState], key: RankKey, limits: Limits) -> bool:
+    """Whether a question can reach this rank at all: of several ranks of a model only where requests can name one."""
+    alone = sum(model == key[0] for model, _ in ranks) == 1
+    return limits.ask_when is not AskWhen.NEVER and (alone or limits.names_ranks)
+
+
 def choose(ranks: Mapping[RankKey, RankState], limits: Limits, now: float, *, starting: bool) -> Question | None:
     """Return the one question to send now, to the rank most in doubt, or None."""
     if any(rank.ask for rank in ranks.values()):
         return None  # one at a time, and its meaning settled before the next
-    models = [model for model, _ in ranks]
-    candidates = []
-    for key, rank in ranks.items():
-        alone = models.count(key[0]) == 1
-        if (alone or limits.names_ranks) and due(rank, limits, now, starting=starting):
-            candidates.append(((rank.misses > 0, rank.stalled_seconds, now - rank.alive_at), key, not alone))
+    candidates = [
+        ((rank.misses > 0, rank.stalled_seconds, now - rank.alive_at), key)
+        for key, rank in ranks.items()
+        if due(rank, limits, now, starting=starting) and can_ask(ranks, key, limits)
+    ]
     if not candidates:
         return None
-    _, key, named = max(candidates)
-    return Question(key, now, limits.ask_timeout_seconds, named)
+    _, key = max(candidates)
+    several = sum(model == key[0] for model, _ in ranks) > 1
+    return Question(key, now, limits.ask_timeout_seconds, named=several)
 
 
 def sent(rank: RankState, question: Question) -> RankState:

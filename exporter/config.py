@@ -30,6 +30,7 @@ class LimitSettings(Strict):
     unreachable_after_seconds: Seconds | None = None
     restart_hold_seconds: Seconds | None = None
     long_prefill_seconds: Seconds | None = None
+    restart_unconfirmed_after_seconds: Seconds | None = None
 
 
 class AskSettings(Strict):

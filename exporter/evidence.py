@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from exporter.model import Limits, RankKey, Sample, Verdict
 from exporter.progress import AskRecord, RankState
-from exporter.state import NOT_YET_OBSERVED, State, stuck_after
-from exporter.verdict import judge_rank
+from exporter.state import NOT_YET_OBSERVED, State
+from exporter.verdict import judge_rank, proof_of
 
 _HEALTHY_AGAIN = "No short request is sent while it moves."
 
@@ -53,7 +55,8 @@ def _of_rank(state: State, limits: Limits, key: RankKey, rank: RankState) -> str
     name = f"Rank {state.rank_names()[key]}"
     latest = rank.latest
     load = f"{latest.running:.0f} running and {latest.waiting:.0f} waiting"
-    limit = stuck_after(state, limits)
+    proof = proof_of(state, key, limits)
+    limit = proof.stall_seconds
     silence = _silence(rank, limits)
     match state.judgement.reason:
         case "stalled_and_unanswered":
@@ -69,7 +72,13 @@ def _of_rank(state: State, limits: Limits, key: RankKey, rank: RankState) -> str
         case "unanswered":
             return (
                 f"{name} shows {load} and nothing has moved{_for(rank.shown_stall_seconds)}; {silence}. "
-                f"Not proven stuck: {rank.misses} of {rank.misses_required} misses, limit {limit:.0f} s."
+                f"Not proven stuck: {rank.misses} of {proof.misses:g} misses, limit {limit:.0f} s."
+            )
+        case "unconfirmed":
+            return (
+                f"{name} has stood still for {rank.stalled_seconds:.0f} s (limit {limit:.0f} s) over "
+                f"{rank.still_pages} pages with {load}. No short request can reach it, so this is unconfirmed; "
+                f"restart_unconfirmed_after_seconds says to take it as proof."
             )
         case "low_confidence":
             return (
@@ -135,7 +144,8 @@ def deciding_rank(state: State, limits: Limits) -> dict[str, object] | None:
 
 
 def _rank(name: str, key: RankKey, rank: RankState, state: State, limits: Limits) -> dict[str, object]:
-    verdict, reason = judge_rank(rank, limits, stuck_after(state, limits), live=state.live)
+    proof = proof_of(state, key, limits)
+    verdict, reason = judge_rank(rank, limits, proof)
     return {
         "rank": name,
         "model": key[0],
@@ -146,7 +156,7 @@ def _rank(name: str, key: RankKey, rank: RankState, state: State, limits: Limits
         "running": rank.latest.running,
         "waiting": rank.latest.waiting,
         "misses": rank.misses,
-        "misses_required": rank.misses_required,
+        "misses_required": proof.misses if math.isfinite(proof.misses) else None,
         "previous": _page(rank.previous, rank.previous_wall),
         "latest": _page(rank.latest, rank.latest_wall),
         "asks": [_ask(ask) for ask in rank.asks],

@@ -12,7 +12,6 @@ from prometheus_client.samples import Sample
 from exporter.exposition import of_backend
 from exporter.model import AskResult, FailureReason, Verdict
 from exporter.snapshot import Snapshot
-from exporter.state import stuck_after
 from exporter.verdict import Shown, shown
 from stallwatch import __version__
 
@@ -35,7 +34,8 @@ GAUGES = {
     "longer stall that ended by itself raises it.",
     "stallwatch_backend_suspect_after_seconds": "The limit from which a stall is suspected.",
     "stallwatch_backend_asks_unanswered": "Misses in a row of the rank that stalled_seconds speaks of.",
-    "stallwatch_backend_asks_required": "Misses in a row that prove that rank stuck: 1 with work in flight, 3 idle.",
+    "stallwatch_backend_asks_required": "Misses in a row that prove that rank stuck: 1 with work in flight, 3 idle; "
+    "+Inf where nothing can be proven, 0 where none can be had and restart_unconfirmed_after_seconds is set.",
     "stallwatch_backend_prefill_only_seconds": "How long KV use has been the only thing that moved on the last good "
     "page: a long prefill.",
     "stallwatch_backend_start_time_seconds": "Start time of the server process as its page publishes it.",
@@ -162,7 +162,7 @@ def _backend(families: _Families, snapshot: Snapshot, gauges: Shown) -> None:
     families.gauge("stalled_seconds", labels, gauges.stalled_seconds)
     families.gauge("restart_detected", labels, gauges.restart_detected)
     families.gauge("stallwatch_backend_up", labels, float(snapshot.up))
-    families.gauge("stallwatch_backend_stuck_after_seconds", labels, stuck_after(state, limits))
+    families.gauge("stallwatch_backend_stuck_after_seconds", labels, gauges.stuck_after_seconds)
     families.gauge("stallwatch_backend_suspect_after_seconds", labels, limits.suspect_after_seconds)
     families.gauge("stallwatch_backend_asks_unanswered", labels, gauges.misses)
     families.gauge("stallwatch_backend_asks_required", labels, gauges.misses_required)

@@ -82,6 +82,7 @@ class Limits:
     unreachable_after_seconds: float = 300.0
     restart_hold_seconds: float = 300.0
     long_prefill_seconds: float = 900.0
+    restart_unconfirmed_after_seconds: float | None = None  # a stall that no question can prove is stuck from here on
     ask_when: AskWhen = AskWhen.DOUBTFUL
     names_ranks: bool = False  # a request can name the rank that shall serve it
     kv_peers: bool = False  # its requests may wait for the KV cache of another server

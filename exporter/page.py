@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample as ParsedSample
@@ -22,8 +23,8 @@ _LOOKS_LIKE_EXPOSITION = re.compile(rb"^(?:# (?:HELP|TYPE) |[a-zA-Z_:][a-zA-Z0-9
 
 
 _PLAIN_NUMBER = re.compile(r"[ \t]+[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|NaN|Inf)")
-MOST_KNOWN = 4096
-"""Series whose meaning is kept; a page with ever new labels is read all the same."""
+MOST_KNOWN = 2**16
+"""Series whose meaning is kept; pages with ever new labels are read all the same."""
 
 
 class PageError(Exception):
@@ -50,7 +51,7 @@ def _one_of(names: Collection[str]) -> str:
 
 
 class PageParser:
-    """Parses pages of one runtime. Keeps what names and labels mean, and nothing of any page's values."""
+    """Parses pages of one runtime, in any thread. Keeps what names and labels mean, nothing of any page's values."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -91,7 +92,7 @@ class PageParser:
             return [(known, float(rest))]
         parsed = _parse(line)
         found = [(self._series(sample.name, sample.labels), float(sample.value)) for sample in parsed]
-        if len(found) == 1 and len(self._known) < MOST_KNOWN and all(_is_head(head, parsed[0], n) for n in (1, 2)):
+        if len(found) == 1 and len(self._known) < MOST_KNOWN and _is_head(head, parsed[0]):
             self._known[head] = found[0][0]
         return found
 
@@ -135,10 +136,10 @@ def _parse(line: str) -> list[ParsedSample]:
     return [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
 
 
-def _is_head(head: str, sample: ParsedSample, number: int) -> bool:
+def _is_head(head: str, sample: ParsedSample) -> bool:
     """Whether any number may follow `head`, so that what it means need not be looked at again."""
-    again = _parse(f"{head} {number}")
-    return [(s.name, s.labels, s.value) for s in again] == [(sample.name, sample.labels, number)]
+    again = _parse(f"{head} 1\n{head} 2")
+    return [(s.name, s.labels, s.value) for s in again] == [(sample.name, sample.labels, n) for n in (1, 2)]
 
 
 class _Series(NamedTuple):
@@ -183,6 +184,17 @@ class _Gathering:
             deferred=gauges.get("deferred", 0.0),
             kv_use=gauges.get("kv_use"),
         )
+
+
+_SHARED: WeakValueDictionary[int, PageParser] = WeakValueDictionary()
+
+
+def parser_of(runtime: Runtime) -> PageParser:
+    """The parser of this runtime, which all its backends share: a fleet serves few models, and each is learnt once."""
+    parser = _SHARED.get(id(runtime))  # the parser keeps its runtime alive, so that no other one can have its id
+    if parser is None:
+        parser = _SHARED[id(runtime)] = PageParser(runtime)
+    return parser
 
 
 def detect(body: bytes, runtimes: Iterable[Runtime]) -> Runtime | None:

@@ -10,7 +10,7 @@ from typing import Protocol
 from exporter.config import Backend
 from exporter.fetch import FetchFailed
 from exporter.model import Failure, FailureReason, Observation, Page, Presence, Resting
-from exporter.page import PageError, PageParser, detect
+from exporter.page import PageError, detect, parser_of
 from exporter.runtimes import builtin
 from exporter.state import State
 from stallwatch.logs import get_logger
@@ -46,7 +46,7 @@ class Reader:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.backend = backend  # knows, in time, what kind of server it is
-        self._fetcher, self._parser = fetcher, PageParser(backend.runtime)
+        self._fetcher, self._parser = fetcher, parser_of(backend.runtime)
         self._monotonic, self._wall = monotonic, wall
         self._pause_check: threading.Thread | None = None
         self._paused_at = float("-inf")  # when the server last said that it was paused
@@ -103,7 +103,7 @@ class Reader:
         runtime = detect(body, self.backend.candidates or builtin().values())
         if runtime is not None:
             self.backend = self.backend.detected(runtime)
-            self._parser = PageParser(runtime)
+            self._parser = parser_of(runtime)
             if runtime.list_at_metrics and body.lstrip().startswith(b"["):
                 self._fetcher.use_paths(runtime.metrics_paths)  # text is read again where it was found
             self._log.info("runtime told from the page", backend=self.backend.name, runtime=runtime.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from exporter import asking
 from exporter.model import (
@@ -100,10 +101,9 @@ def _worked(state: State) -> bool:
 
 def worst(state: State, limits: Limits) -> tuple[RankKey | None, Judgement]:
     """Judge each rank; the backend takes the worst, so that a healthy rank never hides a frozen one."""
-    limit, live = stuck_after(state, limits), state.live
     judged = []
     for key, rank in state.ranks.items():
-        verdict, reason = judge_rank(rank, limits, limit, live=live)
+        verdict, reason = judge_rank(rank, limits, proof_of(state, key, limits))
         judged.append((_SEVERITY[verdict], rank.shown_stall_seconds, rank.misses, key, Judgement(verdict, reason, key)))
     if not judged:
         return None, state.judgement
@@ -111,24 +111,46 @@ def worst(state: State, limits: Limits) -> tuple[RankKey | None, Judgement]:
     return key, judgement
 
 
-def judge_rank(
-    rank: RankState, limits: Limits, stuck_after_seconds: float, *, live: bool = True
-) -> tuple[Verdict, str]:
-    """The verdict and reason of one rank whose process runs, is awake and is past its start-up.
+class Proof(NamedTuple):
+    """What proves a rank stuck: so long a stall, and so many misses in a row; infinitely many: nothing does."""
 
-    Without live counters a server that works looks as if it stood, and an ask behind its queue goes unanswered:
-    then nobody is convicted while work is in flight.
+    stall_seconds: float
+    misses: float
+    live: bool = True
+
+
+def proof_of(state: State, key: RankKey, limits: Limits) -> Proof:
+    """What would prove this rank stuck.
+
+    Without live counters a server that works looks as if it stood, and an ask behind its queue goes unanswered: then
+    nobody is convicted while work is in flight. A rank that no question can reach is convicted by its stall alone only
+    where a person has opted in with `restart_unconfirmed_after_seconds`.
     """
+    rank, limit = state.ranks[key], stuck_after(state, limits)
+    if not state.live and rank.in_flight:
+        return Proof(limit, math.inf, live=False)
+    if asking.can_ask(state.ranks, key, limits):
+        return Proof(limit, rank.misses_required)
+    unconfirmed = limits.restart_unconfirmed_after_seconds
+    if unconfirmed is not None and rank.in_flight:
+        return Proof(max(limit, unconfirmed), 0)
+    return Proof(limit, math.inf)
+
+
+def judge_rank(rank: RankState, limits: Limits, proof: Proof) -> tuple[Verdict, str]:
+    """The verdict and reason of one rank whose process runs, is awake and is past its start-up."""
     latest = rank.latest
     if latest.in_flight:
         deferred = not latest.running and 0 < latest.waiting <= latest.deferred
         suspected = rank.stalled_seconds >= limits.suspect_after_seconds and rank.still_pages >= PAGES_OF_PROOF
         if deferred and suspected and (rank.answers_only or limits.kv_peers):
             return Verdict.BLOCKED, "all_waiting_deferred"
-        proven = rank.stalled_seconds >= stuck_after_seconds and rank.still_pages >= PAGES_OF_PROOF
-        if proven and rank.misses >= 1:
-            return (Verdict.STUCK, "stalled_and_unanswered") if live else (Verdict.STALLED, "low_confidence")
-    elif rank.misses >= MISSES_WHEN_IDLE and rank.unanswered_seconds >= stuck_after_seconds:
+        proven = rank.stalled_seconds >= proof.stall_seconds and rank.still_pages >= PAGES_OF_PROOF
+        if proven and rank.misses >= proof.misses:
+            return Verdict.STUCK, "stalled_and_unanswered" if proof.misses else "unconfirmed"
+        if proven and rank.misses and not proof.live:
+            return Verdict.STALLED, "low_confidence"
+    elif rank.misses >= proof.misses and rank.unanswered_seconds >= proof.stall_seconds:
         return Verdict.STUCK, "idle_and_unanswered"
     elif rank.server_errors >= MISSES_WHEN_IDLE:
         return Verdict.FAILING, "answers_are_server_errors"
@@ -148,18 +170,18 @@ class Shown:
     progress_rate: float | None
     restart_detected: int | None
     misses: int
-    misses_required: float  # infinite where nothing can be proven
+    misses_required: float  # infinite where nothing can be proven, 0 where none can be had and a person opted in
+    stuck_after_seconds: float
 
 
 def shown(state: State, limits: Limits, now: float) -> Shown:
     """What is exported: held over a short gap, absent for a backend that cannot be measured."""
     unmeasured = state.verdict in (Verdict.PROXY, Verdict.UNMEASURED, Verdict.DOWN, Verdict.UNREACHABLE)
     if unmeasured or state.incarnation is None or not state.ranks:
-        return Shown(None, None, None, 0, 1)
+        return Shown(None, None, None, 0, 1, stuck_after(state, limits))
     key, _ = worst(state, limits)
-    rank = state.ranks[key] if key is not None else None
     recent = state.restarted_at is not None and now - state.restarted_at < limits.restart_hold_seconds
-    if rank is None:
-        return Shown(0.0, state.rate, int(recent), 0, 1)
-    required = rank.misses_required if state.live or not rank.in_flight else math.inf
-    return Shown(rank.shown_stall_seconds, state.rate, int(recent), rank.misses, required)
+    if key is None:
+        return Shown(0.0, state.rate, int(recent), 0, 1, stuck_after(state, limits))
+    rank, proof = state.ranks[key], proof_of(state, key, limits)
+    return Shown(rank.shown_stall_seconds, state.rate, int(recent), rank.misses, proof.misses, proof.stall_seconds)

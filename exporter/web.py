@@ -20,7 +20,6 @@ from exporter.exposition import render
 from exporter.fleet import Fleet
 from exporter.metrics import SnapshotCollector, is_dead
 from exporter.snapshot import Snapshot
-from exporter.state import stuck_after
 from exporter.verdict import shown
 
 PAGE = """<!doctype html>
@@ -95,11 +94,12 @@ def create_app(fleet: Fleet, *, lifecycle: bool = False, monotonic: Callable[[],
 
 def _row(snapshot: Snapshot, now: float) -> dict[str, object]:
     state, limits = snapshot.state, snapshot.backend.limits
+    gauges = shown(state, limits, now)
     return {
         "name": snapshot.backend.name,
         "verdict": state.verdict.value,
-        "stalled": shown(state, limits, now).stalled_seconds,
-        "limit": stuck_after(state, limits),
+        "stalled": gauges.stalled_seconds,
+        "limit": gauges.stuck_after_seconds,
         "sentence": evidence.sentence(state, limits),
     }
 
@@ -109,7 +109,7 @@ def document(snapshot: Snapshot, epoch: str, now: float) -> dict[str, object]:
     state, backend, limits = snapshot.state, snapshot.backend, snapshot.backend.limits
     page, life = state.last_page, state.incarnation
     progress = max((r.progress_at for r in state.ranks.values() if r.progress_at is not None), default=None)
-    numbers = {k: v for k, v in dataclasses.asdict(limits).items() if k.endswith("_seconds")}
+    numbers = {k: v for k, v in dataclasses.asdict(limits).items() if k.endswith("_seconds") and v is not None}
     return {
         "name": backend.name,
         "group": backend.group,
@@ -130,7 +130,7 @@ def document(snapshot: Snapshot, epoch: str, now: float) -> dict[str, object]:
             "exporter_epoch": epoch,
             "generation": life.generation if life else 0,
         },
-        "limits": {**numbers, "effective_stuck_after_seconds": stuck_after(state, limits)},
+        "limits": {**numbers, "effective_stuck_after_seconds": shown(state, limits, now).stuck_after_seconds},
         "ranks": evidence.ranks(state, limits),
         "history": [dataclasses.asdict(change) for change in snapshot.history],
     }

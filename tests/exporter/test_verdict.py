@@ -467,3 +467,43 @@ def test_deferred_requests_without_peers_or_answer_can_be_stuck() -> None:
     run = Run()
     run.feed(page(t, sample(steps=50, wait=7, deferred=7)) for t in every(5, 0, 900))
     assert run.state.verdict == "stuck"
+
+
+def test_unconfirmed_stall_convicts_only_where_a_person_opted_in() -> None:
+    """No question can reach it: proof is then the longer limit alone, and no ask is required."""
+    run = Run(with_limits(ask_when=AskWhen.NEVER, restart_unconfirmed_after_seconds=900.0))
+    run.feed(page(t, sample(steps=20, run=4)) for t in every(5, 0, 1200))
+    assert run.first("stuck") == pytest.approx(900, abs=10.1)
+    assert run.state.judgement.reason == "unconfirmed"
+    assert (run.shown().misses_required, run.shown().stuck_after_seconds) == (0, 900)
+    assert run.asked == []
+
+
+def test_opting_in_never_shortens_the_limit() -> None:
+    """Less than the limit itself: the limit counts."""
+    run = Run(with_limits(ask_when=AskWhen.NEVER, restart_unconfirmed_after_seconds=61.0))
+    run.feed(page(t, sample(steps=20, run=4)) for t in every(5, 0, 300))
+    assert run.first("stuck") == pytest.approx(180, abs=10.1)
+
+
+def test_a_rank_that_no_request_can_name_may_be_convicted_unconfirmed() -> None:
+    """One of two ranks is frozen with work and cannot be asked by name; the other one works on."""
+    run = Run(with_limits(names_ranks=False, restart_unconfirmed_after_seconds=600.0))
+    run.feed(page(t, {"0": sample(steps=t, run=2), "1": sample(steps=7, run=2)}) for t in every(5, 0, 700))
+    assert run.first("stuck") == pytest.approx(600, abs=10.1)
+    assert run.state.judgement.rank == ("tiny", "1")
+
+
+def test_opting_in_changes_nothing_where_an_ask_is_possible() -> None:
+    """An answered question with requests that do not move is no case for a machine, however long it lasts."""
+    run = Run(with_limits(restart_unconfirmed_after_seconds=600.0), answering=answers)
+    for t in every(5, 0, 3000):
+        run.take(page(t, sample(steps=20 + len(run.asked), ended=len(run.asked), run=1)))
+    assert "stuck" not in run.seen()
+
+
+def test_opting_in_convicts_no_idle_rank() -> None:
+    """Nothing in flight stands still for ever, and that is well."""
+    run = Run(with_limits(ask_when=AskWhen.NEVER, restart_unconfirmed_after_seconds=600.0))
+    run.feed(page(t, sample(steps=20)) for t in every(5, 0, 3000))
+    assert run.seen() == {"idle"}
