@@ -88,8 +88,11 @@ def answered(rank: RankState, answer: Answer) -> RankState:
     return replace(rank, misses=0, unanswered_seconds=0.0, server_errors=errors)
 
 
-def settle(rank: RankState, began_at: float, at: float, wall: float | None) -> RankState:
-    """Settle the rank's answered question by a page whose reading began after it, already taken into `rank`."""
+def settle(rank: RankState, began_at: float, at: float, wall: float | None, *, live: bool = True) -> RankState:
+    """Settle the rank's answered question by a page whose reading began after it, already taken into `rank`.
+
+    Without live counters silence proves nothing while work is in flight, so that the questions grow rare.
+    """
     ask = rank.ask
     if ask is None or ask.answer is None or began_at < ask.answer.at:
         return rank
@@ -102,7 +105,8 @@ def settle(rank: RankState, began_at: float, at: float, wall: float | None) -> R
             return progressed(rank, at, wall)
         # The pages on both sides of the question prove that nothing moved since its deadline, too.
         silent = rank.unanswered_seconds if rank.misses else began_at - ask.answer.at
-        return replace(rank, misses=rank.misses + 1, unanswered_seconds=silent)
+        fruitless = rank.fruitless + (not live and rank.in_flight > 0)
+        return replace(rank, misses=rank.misses + 1, unanswered_seconds=silent, fruitless=fruitless)
     rank = replace(rank, misses=0, unanswered_seconds=0.0, server_errors=0)
     if ask.moved_beyond:
         return rank

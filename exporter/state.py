@@ -166,7 +166,7 @@ def _same_process(state: State, page: Page, limits: Limits) -> State:
             rates.append(movement.work / (page.at - old.latest_at))
         new = follow(old, sample, page.began_at, page.at, page.wall, limits)
         ended_by_itself = new.progress_at == page.at
-        new = asking.settle(new, page.began_at, page.at, page.wall)
+        new = asking.settle(new, page.began_at, page.at, page.wall, live=reading.live)
         moved = moved or new.progress_at == page.at
         if ended_by_itself and old.stalled_seconds >= limits.suspect_after_seconds:
             learned = max(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -196,3 +197,73 @@ def test_ranks_that_come_and_go_are_not_convicted_by_it(order: list[int], absent
             names = names[:-1]
         run.take(page(number * POLL, {name: sample(steps=5, run=1) for name in names}))
     assert "stuck" not in run.seen()
+
+
+SITUATIONS = ("works", "frozen", "idle", "refuses", "asleep", "prefills", "unreadable", "frozen idle")
+situations = st.lists(st.tuples(st.sampled_from(SITUATIONS), st.integers(1, 60)), min_size=1, max_size=6)
+"""What the server does, and for how many times 20 seconds."""
+
+
+class Server:
+    """A server as it is at any instant, so that it can be read at any interval."""
+
+    def __init__(self, script: Sequence[Phase]) -> None:
+        self._spans: list[tuple[float, float, str]] = []
+        end = 0.0
+        for kind, length in script:
+            self._spans.append((end, end + 20.0 * length, kind))
+            end += 20.0 * length
+        self.end = end
+
+    def kind(self, t: float) -> str:
+        """What it does at `t`."""
+        return next((kind for began, ended, kind in self._spans if began <= t < ended), self._spans[-1][2])
+
+    def read(self, t: float) -> Observation:
+        """What a reading at `t` gives."""
+        kind = self.kind(t)
+        if kind == "refuses":
+            return failure(t)
+        if kind == "unreadable":
+            return failure(t, FailureReason.TIMEOUT, alive=False)
+        worked = sum(max(0.0, min(t, ended) - began) for began, ended, what in self._spans if what == "works")
+        read = sum(max(0.0, min(t, ended) - began) for began, ended, what in self._spans if what == "prefills")
+        in_flight = 4.0 if kind in ("works", "frozen", "prefills") else 0.0
+        kv = 0.1 + read * 1e-4
+        return page(t, sample(steps=100 + 7 * worked, run=in_flight, kv=kv), asleep=kind == "asleep")
+
+    def answer(self, question: Question) -> AskResult:
+        """An idle server answers at once, a frozen one never."""
+        kind = self.kind(question.sent_at)
+        return AskResult.ANSWERED if kind in ("works", "idle", "asleep") else AskResult.UNANSWERED
+
+
+@given(situations, st.sampled_from([1.0, 2.0, 10.0]))
+@settings(max_examples=40, deadline=None)
+def test_the_same_history_at_another_poll_interval(script: list[Phase], interval: float) -> None:
+    """What one of two exporters says for long enough the other one says meanwhile, at whichever interval it polls."""
+    server = Server(script)
+
+    def spans(poll: float) -> list[tuple[float, float, str]]:
+        limits = dataclasses.replace(LIMITS, poll_interval_seconds=poll)
+        run = Run(limits, server.answer)
+        t = 0.0
+        while t < server.end:
+            run.take(server.read(t))
+            t += poll
+        found: list[tuple[float, float, str]] = []
+        for (at, verdict), (until, _) in itertools.pairwise([*run.verdicts, (server.end, "")]):
+            if found and found[-1][2] == verdict:
+                found[-1] = (found[-1][0], until, verdict)
+            else:
+                found.append((at, until, verdict))
+        return found
+
+    mine, other = spans(POLL), spans(interval)
+    # Steps that wait for a poll: the page that asks, the one that confirms, the one that completes the time; a stall
+    # that was longer by an interval also teaches a limit that is longer by two.
+    tolerance = 6 * (POLL + interval)
+    for said, heard in ((mine, other), (other, mine)):
+        for began, ended, verdict in said:
+            if ended - began > tolerance:
+                assert any(v == verdict and b < ended and e > began for b, e, v in heard), (verdict, began, ended)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from exporter.model import AskResult, AskWhen, FailureReason, Presence
@@ -507,3 +509,13 @@ def test_opting_in_convicts_no_idle_rank() -> None:
     run = Run(with_limits(ask_when=AskWhen.NEVER, restart_unconfirmed_after_seconds=600.0))
     run.feed(page(t, sample(steps=20)) for t in every(5, 0, 3000))
     assert run.seen() == {"idle"}
+
+
+def test_counters_that_are_not_live_make_questions_rare() -> None:
+    """A long answer where counters move only at its end: behind the queue no ask is answered for two hours."""
+    run = Run()
+    for t in every(5, 0, 7200):
+        standing = page(t, sample(steps=20, run=4))
+        run.take(dataclasses.replace(standing, reading=dataclasses.replace(standing.reading, live=False)))
+    assert run.seen() == {"busy", "stalled"}
+    assert len(run.asked) <= 3 + 7
