@@ -32,8 +32,22 @@ class Process(NamedTuple):
 
     @property
     def lives(self) -> bool:
-        """Whether it is more than the record of its end."""
-        return self.state not in "ZX"
+        """Whether any of its threads is more than the record of its end.
+
+        The first thread of a killed process is such a record while another one still holds its sockets: a restarted
+        llama-server could not have its port for that moment.
+        """
+        return self.state not in "ZX" or any(state not in "ZX" for state in _states_of_threads(self.pid))
+
+
+def _states_of_threads(pid: int) -> list[str]:
+    states = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                text = (task / "stat").read_text(encoding="utf-8", errors="replace")
+                states.append(text[text.rindex(")") + 2])
+    return states
 
 
 def process(pid: int) -> Process | None:
