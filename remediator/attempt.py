@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 from remediator import policy
 from remediator.config import Backend
+from remediator.database import LeaseLost
 from remediator.drivers import Description, DriverFailed
 from remediator.drivers.command import run
 from remediator.evidence import Unavailable
 from remediator.ledger import StoredAttempt
-from remediator.logbook import HandedOver, Logbook
+from remediator.logbook import LOOKED_SECONDS, PROMPT_SECONDS, HandedOver, Logbook, lease_seconds
 from remediator.model import Decision, Fleet, Member, Outcome, Request, Step, Verb, View
 from remediator.parts import Parts
 from remediator.recovery import UNPROVEN, recovered
@@ -40,7 +41,12 @@ class Attempt:
         self._guarded(self._from_claim)
 
     def resume(self) -> None:
-        """Take up an attempt that was left open."""
+        """Take up an attempt that was left open, unless another replica carries it or was faster."""
+        taken = self._parts.journal.ledger.take(self._stored.id, lease_seconds(self._backend))
+        if taken is None:
+            return
+        self._stored, self._book = taken, Logbook(self._parts, self._backend, taken)
+        self._grace = taken.grace_seconds
         self._book.log.warning("attempt resumed", step=self._stored.last_step.value)
         self._guarded(self._from_journal)
 
@@ -49,6 +55,10 @@ class Attempt:
             carry()
         except HandedOver:
             self._book.log.warning("attempt handed over", step=self._book.last_step())
+            self._book.release()
+        except LeaseLost as error:
+            self._parts.metrics.leases_lost.inc()
+            self._book.log.error("lease lost", error=str(error))
 
     # The steps before the call.
 
@@ -88,6 +98,7 @@ class Attempt:
             view = self._parts.evidence.read(name)
         except Unavailable:
             view = None
+        self._book.looked()
         description = self._backend.driver.describe()
         now = self._clock.time()
         request = Request(
@@ -97,6 +108,7 @@ class Attempt:
             identity_noted=self._stored.identity_before,
             identity_now=description.identity,
             identity_detail=description.detail,
+            running_now=description.running,
             seen_stuck=True,
         )
         member = Member(name, self._backend.group, self._backend.restart_on, self._backend.minimum_healthy, view)
@@ -113,7 +125,10 @@ class Attempt:
         if self._parts.stop.is_set():
             raise HandedOver
         driver, metrics = self._backend.driver, self._parts.metrics
+        self._book.must_be_prompt(LOOKED_SECONDS)
+        self._book.looked()
         self._book.call(number)
+        self._book.must_be_prompt(PROMPT_SECONDS)  # the journal has a call now, which nobody has made
         metrics.attempts.labels(self._backend.name, driver.kind).inc()
         began = self._clock.monotonic()
         failure: DriverFailed | None = None
@@ -143,7 +158,7 @@ class Attempt:
             if self._book.changed(description):
                 self._identity_changed(description)
                 return
-            if elapsed >= self._parts.config.identity_change_seconds:
+            if elapsed >= self._patience(description):
                 break
             self._book.wait(LOOK_SECONDS)
         if description.identity is None:
@@ -151,6 +166,17 @@ class Attempt:
         else:
             detail = f"the driver returned, and {elapsed:.0f} s later the identity is still {description.identity}"
             self._book.finish(Outcome.FAILED, "identity_unchanged", detail)
+
+    def _patience(self, description: Description) -> float:
+        """Seconds from the driver's return until an identity must have come.
+
+        None at all is no sign that nothing happened: the old life is over, and its successor may wait for a node or
+        load an image.
+        """
+        least = self._parts.config.identity_change_seconds
+        if description.identity is not None:
+            return least
+        return max(least, self._grace if self._grace is not None else policy.GRACE_SECONDS)
 
     def _identity_changed(self, description: Description) -> None:
         self._book.step(Step.IDENTITY_CHANGED, description.identity or "", identity_after=description.identity)

@@ -10,20 +10,25 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from remediator import model
+from remediator.auth import NOBODY, Credentials
 from remediator.drivers import Command, Driver
 from remediator.drivers.command import CommandSettings
 from remediator.drivers.docker import DockerSettings
 from remediator.drivers.kubernetes import KubernetesSettings
 from remediator.drivers.systemd import SystemdSettings
+from remediator.retention import LEAST_DAYS, RETENTION_DAYS
 from stallwatch.serving import parse_listen
 from stallwatch.settings import Name, Seconds, SettingsError, Strict, Url, load_yaml, read_secret
 
 Mode = Literal["advise", "restart"]
 Count = Annotated[int, Field(ge=1)]
+NO_JOURNAL_URL = "journal_url: must be sqlite:/// and a path, or postgresql://user@host/database"
+QUERY_KEYS = ("host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs")
+"""What may stand behind the question mark of a journal's address; `host` may be a directory with a socket."""
 
 
 DriverSettings = Annotated[
@@ -67,9 +72,26 @@ class LimitSettings(Strict):
 
 
 class WebhookSettings(Strict):
-    """Who may change anything."""
+    """Who may change anything: whoever shows the token, or the name and password; either of them if both are set."""
 
     bearer_token_file: str | None = None
+    username: Annotated[str, Field(min_length=1, pattern=r"^[^:]+$")] | None = None
+    password_file: str | None = None
+    allow_unauthenticated: bool = False
+    """Listen beyond loopback without credentials. Whoever reaches the port can then have stuck servers restarted."""
+
+    @model_validator(mode="after")
+    def _both(self) -> WebhookSettings:
+        if (self.username is None) != (self.password_file is None):
+            raise ValueError("username and password_file belong together")
+        return self
+
+
+class JournalSettings(Strict):
+    """How long the journal keeps what is over, and the password of its database, if there is one."""
+
+    retention_days: Annotated[float, Field(ge=LEAST_DAYS, allow_inf_nan=False)] = RETENTION_DAYS
+    password_file: str | None = None
 
 
 class RemediatorSettings(Strict):
@@ -79,6 +101,7 @@ class RemediatorSettings(Strict):
     exporter_urls: Annotated[list[Url], Field(min_length=1)]
     exporter_timeout_seconds: Seconds = 5.0
     journal_url: str = "sqlite:////var/lib/stallwatch/journal.db"
+    journal: JournalSettings = JournalSettings()
     webhook: WebhookSettings = WebhookSettings()
     limits: LimitSettings = LimitSettings()
     backends: Annotated[list[BackendSettings], Field(min_length=1)]
@@ -95,17 +118,33 @@ class RemediatorSettings(Strict):
         return self
 
 
-def check_journal_url(text: str) -> Path:
-    """The file of an SQLite journal. Raises ValueError; a journal in memory would forget its restarts."""
+def check_journal_url(text: str) -> Path | URL:
+    """The file of an SQLite journal, or the address of a PostgreSQL database, which holds no password.
+
+    Raises ValueError; a journal in memory would forget its restarts.
+    """
     try:
         url = make_url(text)
-    except ArgumentError:
-        raise ValueError("journal_url: must be sqlite:/// and a path") from None
-    if url.get_backend_name() != "sqlite" or url.query:
-        raise ValueError("journal_url: must be sqlite:/// and a path")
+    except (ArgumentError, ValueError):  # such as a port that is no number
+        raise ValueError(NO_JOURNAL_URL) from None
+    if url.drivername == "postgresql":
+        return _check_postgresql(url)
+    if url.drivername not in ("sqlite", "sqlite+pysqlite") or url.query:
+        raise ValueError(NO_JOURNAL_URL)
     if not url.database or url.database == ":memory:":
         raise ValueError("journal_url: must name a file; a journal in memory would be forgotten")
     return Path(url.database)
+
+
+def _check_postgresql(url: URL) -> URL:
+    if url.password is not None or "password" in url.query:
+        raise ValueError("journal_url: must hold no password; use journal.password_file")
+    if not url.database:
+        raise ValueError("journal_url: must name a database")
+    for key in url.query:
+        if key not in QUERY_KEYS:
+            raise ValueError(f"journal_url: {key!r} is not one of {', '.join(QUERY_KEYS)}")
+    return url
 
 
 @dataclass(frozen=True)
@@ -133,18 +172,15 @@ class Config:
     decide_every_seconds: float
     identity_change_seconds: float
     backends: Mapping[str, Backend]
-    token: str | None = dataclasses.field(default=None, repr=False)
+    credentials: Credentials = NOBODY
+    allow_unauthenticated: bool = False
+    journal_password: str | None = dataclasses.field(default=None, repr=False)
+    retention_days: float = RETENTION_DAYS
 
 
 def load(path: Path) -> Config:
     """Read the file. Raises `SettingsError`: one line that names the path."""
     settings = load_yaml(path, RemediatorSettings)
-    token = None
-    if settings.webhook.bearer_token_file is not None:
-        try:
-            token = read_secret(settings.webhook.bearer_token_file)
-        except SettingsError as error:
-            raise SettingsError(f"{path}: webhook.bearer_token_file: {error}") from error
     limits = settings.limits.model_dump()
     decide_every, identity_change = limits.pop("decide_every_seconds"), limits.pop("identity_change_seconds")
     return Config(
@@ -156,8 +192,24 @@ def load(path: Path) -> Config:
         decide_every_seconds=decide_every,
         identity_change_seconds=identity_change,
         backends={backend.name: _resolve(backend) for backend in settings.backends},
-        token=token,
+        credentials=Credentials(
+            _secret(path, "webhook.bearer_token_file", settings.webhook.bearer_token_file),
+            settings.webhook.username,
+            _secret(path, "webhook.password_file", settings.webhook.password_file),
+        ),
+        allow_unauthenticated=settings.webhook.allow_unauthenticated,
+        journal_password=_secret(path, "journal.password_file", settings.journal.password_file),
+        retention_days=settings.journal.retention_days,
     )
+
+
+def _secret(path: Path, key: str, file: str | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return read_secret(file)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {key}: {error}") from error
 
 
 def _resolve(settings: BackendSettings) -> Backend:
@@ -173,10 +225,10 @@ def _resolve(settings: BackendSettings) -> Backend:
     )
 
 
-def check_listen(listen: str, token: str | None) -> None:
-    """Raise `SettingsError` when other machines could reach us without a secret."""
+def check_listen(listen: str, config: Config) -> None:
+    """Raise `SettingsError` when other machines could reach us without a secret, and nobody has allowed that."""
     host, _ = parse_listen(listen)
-    if token is None and not _is_loopback(host):
+    if not (config.credentials.needed or config.allow_unauthenticated or _is_loopback(host)):
         raise SettingsError(
             f"--web.listen-address: {listen} is open to other machines without authentication; "
             "set webhook.bearer_token_file or listen on 127.0.0.1"

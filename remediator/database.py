@@ -1,61 +1,75 @@
-"""The journal's database: one engine, short transactions, errors as one type.
+"""The journal's database: short transactions, errors as one type.
 
-SQLite runs in WAL mode with synchronous FULL: what was committed survives the loss of power, and readers never wait
-for the writer. A writer takes its lock when it begins, so that it cannot fail half-way. A file beside the journal is
+SQLite: a writer takes its lock when it begins, so that it cannot fail half-way, and a file beside the journal is
 locked for as long as this process lives: two remediators must not carry each other's attempts.
+PostgreSQL: several remediators; lease.py says who carries what. Its server must not lose what it has committed: after
+a failover to a copy that lags behind, restarts are forgotten.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import create_engine, event, insert, select, update
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy import Table, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, Connection
 
-from remediator import schema
+from remediator import engines, migrations, schema
+from remediator.errors import JournalFailed, LeaseLost, Taken, typed
+from remediator.lease import Lease
+from remediator.turns import Turns
 
-BUSY_MILLISECONDS = 5000
-CONNECTIONS = 20
-
-
-class JournalFailed(Exception):
-    """The journal cannot be read or written now; the text is one line."""
-
-
-class Taken(Exception):
-    """A UNIQUE index says that somebody else was first."""
+__all__ = ["Database", "JournalFailed", "LeaseLost", "Taken", "insert_or", "one_at_a_time", "put_meta"]
 
 
 class Database:
-    """Opens, creates and locks the journal. Raises `JournalFailed`."""
+    """Opens, creates or migrates, and locks the journal: an SQLite file or a PostgreSQL database.
 
-    def __init__(self, path: Path) -> None:
-        self._lock = _lock(path)
-        self._engine = _engine(path)
+    Raises `JournalFailed`. The password of a database never appears in it.
+    """
+
+    def __init__(self, where: Path | URL, password: str | None = None) -> None:
+        self.lease = Lease(exclusive=isinstance(where, Path))
+        self._lock: int | None = None
+        self._turns = Turns(engines.BUSY_MILLISECONDS / 1000) if isinstance(where, Path) else None
+        if isinstance(where, Path):
+            self._lock = engines.lock(where)
+            self._engine = self._reads = engines.sqlite(where)
+        else:
+            self._engine = engines.postgresql(where, password, engines.Times())
+            self._reads = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._writes = self._engine.execution_options(stallwatch_writes=True)
         try:
-            with self.write() as connection:
-                schema.metadata.create_all(connection)
-                _check_version(connection, path)
+            self._bring_up(where, password)
         except BaseException:
             self.close()
             raise
 
+    def _bring_up(self, where: Path | URL, password: str | None) -> None:
+        if isinstance(where, Path):
+            with self.write() as connection:
+                migrations.bring_up(connection, str(where))
+            return
+        patient = engines.postgresql(where, password, engines.MIGRATING)
+        try:
+            with typed(), patient.begin() as connection:
+                migrations.bring_up(connection, where.render_as_string())
+        finally:
+            patient.dispose()
+
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """One transaction that writes, durable when the block is left. Raises `JournalFailed` or `Taken`."""
-        with _typed_errors(), self._engine.execution_options(stallwatch_writes=True).begin() as connection:
+        with self._turns.turn() if self._turns else nullcontext(), typed(), self._writes.begin() as connection:
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """One consistent look. Raises `JournalFailed`."""
-        with _typed_errors(), self._engine.connect() as connection:
+        with typed(), self._reads.connect() as connection:
             yield connection
 
     def check_writable(self, now: float) -> None:
@@ -66,74 +80,23 @@ class Database:
     def close(self) -> None:
         """Close the connections and let go of the lock."""
         self._engine.dispose()
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def insert_or(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT that can say ON CONFLICT, which both databases spell alike."""
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def one_at_a_time(connection: Connection, number: int) -> None:
+    """Only one transaction of all replicas goes on from here until it ends; with SQLite that is so from its start."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(number)))
 
 
 def put_meta(connection: Connection, key: str, value: str) -> None:
     """Set one value of the table `meta`."""
-    done = connection.execute(update(schema.meta).where(schema.meta.c.key == key).values(value=value))
-    if done.rowcount == 0:
-        connection.execute(insert(schema.meta).values(key=key, value=value))
-
-
-@contextmanager
-def _typed_errors() -> Iterator[None]:
-    try:
-        yield
-    except IntegrityError as error:
-        raise Taken(_one_line(error)) from error
-    except SQLAlchemyError as error:
-        raise JournalFailed(_one_line(error)) from error
-
-
-def _one_line(error: SQLAlchemyError) -> str:
-    # The driver's own words: SQLAlchemy would add the statement with everything that was to be written.
-    cause = getattr(error, "orig", None) or error
-    return " ".join(str(cause).split()) or type(cause).__name__
-
-
-def _lock(path: Path) -> int:
-    if not path.parent.is_dir():
-        raise JournalFailed(f"journal_url: the directory {path.parent} does not exist")
-    name = path.with_name(path.name + ".lock")
-    try:
-        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise JournalFailed(f"{name}: {error.strerror}") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise JournalFailed(f"{path}: another remediator uses this journal") from error
-    return handle
-
-
-def _engine(path: Path) -> Engine:
-    engine = create_engine(
-        f"sqlite:///{path}",
-        connect_args={"timeout": BUSY_MILLISECONDS / 1000, "check_same_thread": False},
-        pool_size=CONNECTIONS,
-        max_overflow=CONNECTIONS,
-        pool_timeout=BUSY_MILLISECONDS / 1000,
-    )
-
-    @event.listens_for(engine, "connect")
-    def _prepare(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # we begin our transactions ourselves, below
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}")
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("stallwatch_writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-def _check_version(connection: Connection, path: Path) -> None:
-    found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "version")).scalar()
-    if found is None:
-        put_meta(connection, "version", str(schema.VERSION))
-    elif found != str(schema.VERSION):
-        raise JournalFailed(f"{path}: is a journal of version {found}; this program reads version {schema.VERSION}")
+    row = insert_or(connection, schema.meta).values(key=key, value=value)
+    connection.execute(row.on_conflict_do_update(index_elements=["key"], set_={"value": value}))

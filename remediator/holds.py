@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sqlalchemy import insert, or_, select, update
+from sqlalchemy.engine import Connection
 
-from remediator.database import Database
+from remediator.database import Database, Taken, insert_or
 from remediator.model import Hold, Storm
 from remediator.schema import budgets, holds, storms
 
@@ -16,18 +17,21 @@ class Holds:
         self._database = database
 
     def hold(self, hold: Hold) -> None:
-        """Hold a backend; a hold that stands already is ended and replaced."""
+        """Hold a backend; a hold that stands already is ended and replaced. Raises `JournalFailed`."""
+        try:
+            self._replace(hold)
+        except Taken:  # another person held it at the same moment: the later one stands
+            self._replace(hold)
+
+    def _replace(self, hold: Hold) -> None:
+        row = {"backend": hold.backend, "who": hold.who, "why": hold.why, "since": hold.since, "until": hold.until}
         with self._database.write() as connection:
             connection.execute(
                 update(holds)
                 .where(holds.c.backend == hold.backend, holds.c.ended_at.is_(None))
                 .values(ended_at=hold.since, ended_by=hold.who)
             )
-            connection.execute(
-                insert(holds).values(
-                    backend=hold.backend, who=hold.who, why=hold.why, since=hold.since, until=hold.until
-                )
-            )
+            connection.execute(insert(holds).values(**row))
 
     def release(self, backend: str, who: str, now: float) -> bool:
         """End the hold of a backend; whether there was one."""
@@ -41,39 +45,39 @@ class Holds:
 
     def current(self, now: float) -> dict[str, Hold]:
         """The holds that stand at `now`."""
-        stands = (holds.c.ended_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > now))
         with self._database.read() as connection:
-            rows = connection.execute(
-                select(holds.c.backend, holds.c.who, holds.c.why, holds.c.since, holds.c.until).where(*stands)
-            )
-            return {row.backend: Hold(*row) for row in rows}
+            return holds_at(connection, now)
 
     def reset_budget(self, backend: str, who: str, why: str, now: float) -> None:
         """Unlatch a budget; attempts until now no longer count against it."""
         values = {"latched_at": None, "reset_at": now, "reset_by": who, "reset_why": why}
         with self._database.write() as connection:
-            done = connection.execute(update(budgets).where(budgets.c.backend == backend).values(**values))
-            if done.rowcount == 0:
-                connection.execute(insert(budgets).values(backend=backend, **values))
+            row = insert_or(connection, budgets).values(backend=backend, **values)
+            connection.execute(row.on_conflict_do_update(index_elements=["backend"], set_=values))
 
     def storm(self) -> Storm | None:
         """The storm that goes on, if one does."""
         with self._database.read() as connection:
-            row = connection.execute(
-                select(storms.c.since, storms.c.last_over_at, storms.c.overridden_at).where(storms.c.ended_at.is_(None))
-            ).first()
-        return None if row is None else Storm(row.since, row.last_over_at, row.overridden_at is not None)
+            return storm_now(connection)
 
-    def keep_storm(self, storm: Storm | None, now: float) -> None:
-        """Journal the storm as it stands after another look; None ends it. A person's override is kept."""
+    def keep_storm(self, storm: Storm | None, now: float, before: Storm | None = None) -> None:
+        """Journal the storm as it stands after another look; None ends it. A person's override is kept.
+
+        `before` is what the look began with: a storm that another replica has seen go on since is not ended.
+        """
         going_on = storms.c.ended_at.is_(None)
         with self._database.write() as connection:
             if storm is None:
-                connection.execute(update(storms).where(going_on).values(ended_at=now))
+                which = [going_on] if before is None else [going_on, storms.c.last_over_at <= before.last_over_at]
+                connection.execute(update(storms).where(*which).values(ended_at=now))
                 return
-            done = connection.execute(update(storms).where(going_on).values(last_over_at=storm.last_over_at))
-            if done.rowcount == 0:
-                connection.execute(insert(storms).values(since=storm.since, last_over_at=storm.last_over_at))
+            row = {"since": storm.since, "last_over_at": storm.last_over_at}
+            connection.execute(insert_or(connection, storms).values(**row).on_conflict_do_nothing())
+            connection.execute(
+                update(storms)
+                .where(going_on, storms.c.last_over_at < storm.last_over_at)
+                .values(last_over_at=storm.last_over_at)
+            )
 
     def override_storm(self, who: str, why: str, now: float) -> bool:
         """Lift the storm stop until the storm is over and another one comes; whether there was one."""
@@ -84,3 +88,20 @@ class Holds:
                 .values(overridden_at=now, overridden_by=who, overridden_why=why)
             )
             return done.rowcount > 0
+
+
+def holds_at(connection: Connection, now: float) -> dict[str, Hold]:
+    """The holds that stand at `now`."""
+    stands = (holds.c.ended_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > now))
+    rows = connection.execute(
+        select(holds.c.backend, holds.c.who, holds.c.why, holds.c.since, holds.c.until).where(*stands)
+    )
+    return {row.backend: Hold(*row) for row in rows}
+
+
+def storm_now(connection: Connection) -> Storm | None:
+    """The storm that goes on, if one does."""
+    row = connection.execute(
+        select(storms.c.since, storms.c.last_over_at, storms.c.overridden_at).where(storms.c.ended_at.is_(None))
+    ).first()
+    return None if row is None else Storm(row.since, row.last_over_at, row.overridden_at is not None)

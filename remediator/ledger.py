@@ -1,18 +1,24 @@
-"""The journal's attempts: claimed once, then a row of steps, then an outcome."""
+"""The journal's attempts: claimed once, then a row of steps, then an outcome.
+
+Whatever is written to an attempt is written only while this process holds its lease, and prolongs it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import Select, and_, exists, insert, or_, select, text, update
 from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.elements import ColumnElement
 
-from remediator.database import Database, Taken
+from remediator.database import Database, LeaseLost, Taken
 from remediator.inbox import StoredRequest
+from remediator.lease import MARGIN_SECONDS
 from remediator.model import Outcome, Step
-from remediator.schema import attempts, requests, steps
+from remediator.schema import ATTEMPT_IS_OPEN, attempts, budgets, holds, in_order, requests, steps, storms
 
 _STEPS = frozenset(step.value for step in Step)
 
@@ -42,18 +48,29 @@ class Ledger:
     """Attempts and their steps."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self._database, self._lease = database, database.lease
 
-    def claim(self, request: StoredRequest, group: str, driver: str, sentence: str, now: float) -> StoredAttempt | None:
+    def claim(
+        self,
+        request: StoredRequest,
+        group: str,
+        driver: str,
+        sentence: str,
+        now: float,
+        *,
+        newest_seen: int | None = None,
+    ) -> StoredAttempt | None:
         """Open the attempt of a waiting request; None when somebody else has one in the backend or its group.
 
-        The UNIQUE indexes decide, so that two processes may try at the same time.
+        The UNIQUE indexes decide, so that two processes may try at the same time. `newest_seen` is the youngest
+        attempt that the decision weighed: a decision from before another one's attempt, hold, latch or storm is void.
         """
         try:
             with self._database.write() as connection:
+                current = ~_overtaken(request.backend, group, now, newest_seen)
                 taken = connection.execute(
                     update(requests)
-                    .where(requests.c.id == request.id, requests.c.state == "waiting")
+                    .where(requests.c.id == request.id, requests.c.state == "waiting", current)
                     .values(state="acting")
                 )
                 if taken.rowcount == 0:
@@ -67,6 +84,8 @@ class Ledger:
                     "sentence": sentence,
                     "identity_before": request.identity_noted,
                     "last_step": Step.CLAIMED,
+                    "holder": self._lease.replica,
+                    "lease_expires_at": self._lease.until(MARGIN_SECONDS),
                 }
                 attempt_id = connection.execute(insert(attempts).values(**row).returning(attempts.c.id)).scalar_one()
                 _add_step(connection, attempt_id, Step.CLAIMED, now)
@@ -74,39 +93,73 @@ class Ledger:
         except Taken:
             return None
 
-    def step(self, attempt_id: int, step: Step, now: float, detail: str = "", **values: object) -> None:
-        """Journal a step, together with what became known in it. Raises `Taken` if it stands there already."""
+    def take(self, attempt_id: int, lease_seconds: float = MARGIN_SECONDS) -> StoredAttempt | None:
+        """Take up an open attempt that nobody carries any more; None while somebody does, or when it has ended."""
         with self._database.write() as connection:
-            connection.execute(update(attempts).where(attempts.c.id == attempt_id).values(last_step=step, **values))
+            if not self._update(connection, attempt_id, self._lease.free(), lease_seconds, holder=self._lease.replica):
+                return None
+            return _load(connection, attempt_id)
+
+    def renew(self, attempt_id: int, lease_seconds: float) -> None:
+        """Prolong the lease while nothing is journalled. Raises `LeaseLost`."""
+        if not self._lease.exclusive:
+            with self._database.write() as connection:
+                self._carry(connection, attempt_id, lease_seconds)
+
+    def release(self, attempt_id: int) -> None:
+        """Let another replica take the attempt up at once."""
+        if not self._lease.exclusive:
+            with self._database.write() as connection:
+                self._update(connection, attempt_id, self._lease.mine(), 0.0)
+
+    def step(
+        self,
+        attempt_id: int,
+        step: Step,
+        now: float,
+        detail: str = "",
+        *,
+        lease_seconds: float = MARGIN_SECONDS,
+        **values: object,
+    ) -> None:
+        """Journal a step, together with what became known in it.
+
+        Raises `Taken` if it stands there already, `LeaseLost` if somebody else carries the attempt.
+        """
+        with self._database.write() as connection:
+            self._carry(connection, attempt_id, lease_seconds, last_step=step, **values)
             _add_step(connection, attempt_id, step, now, detail)
 
-    def call(self, attempt_id: int, number: int, now: float, deadline_at: float) -> None:
-        """Journal, before it happens, that the driver is called for the `number`th time. Raises `Taken`."""
+    def call(
+        self,
+        attempt_id: int,
+        number: int,
+        now: float,
+        deadline_at: float,
+        *,
+        lease_seconds: float | None = None,
+    ) -> None:
+        """Journal, before it happens, that the driver is called for the `number`th time. Raises as `step` does."""
+        seconds = deadline_at - now + MARGIN_SECONDS if lease_seconds is None else lease_seconds
+        values = {"calls": number, "called_at": now, "deadline_at": deadline_at, "driver_failure": None}
         with self._database.write() as connection:
-            connection.execute(
-                update(attempts)
-                .where(attempts.c.id == attempt_id)
-                .values(
-                    last_step=Step.CALLED, calls=number, called_at=now, deadline_at=deadline_at, driver_failure=None
-                )
-            )
+            self._carry(connection, attempt_id, seconds, last_step=Step.CALLED, **values)
             _add_step(connection, attempt_id, Step.CALLED, now)
 
     def finish(
         self, attempt_id: int, outcome: Outcome, reason: str, detail: str, now: float, *, still_wanted: bool = False
     ) -> None:
-        """Journal the outcome and end the request, or let it wait again if it is `still_wanted`."""
+        """Journal the outcome and end the request, or let it wait again if it is `still_wanted`.
+
+        The first outcome stands. Raises `LeaseLost`.
+        """
         with self._database.write() as connection:
             open_row = connection.execute(
                 select(attempts.c.request_id).where(attempts.c.id == attempt_id, attempts.c.outcome.is_(None))
             ).scalar_one_or_none()
             if open_row is None:
                 return
-            connection.execute(
-                update(attempts)
-                .where(attempts.c.id == attempt_id)
-                .values(outcome=outcome, reason=reason, detail=detail, ended_at=now)
-            )
+            self._carry(connection, attempt_id, 0.0, outcome=outcome, reason=reason, detail=detail, ended_at=now)
             _add_step(connection, attempt_id, outcome, now, detail)
             after = {"state": "waiting"} if still_wanted else {"state": "ended", "ended_at": now}
             connection.execute(update(requests).where(requests.c.id == open_row).values(**after))
@@ -116,13 +169,54 @@ class Ledger:
         with self._database.read() as connection:
             return _load(connection, attempt_id)
 
+    def called_on(self, backend: str, identity: str) -> bool:
+        """Whether an attempt called the driver while the backend had this identity. Raises `JournalFailed`."""
+        wanted = (attempts.c.backend == backend, attempts.c.identity_before == identity, attempts.c.calls > 0)
+        with self._database.read() as connection:
+            return connection.execute(select(attempts.c.id).where(*wanted).limit(1)).first() is not None
+
     def unfinished(self) -> list[StoredAttempt]:
         """The attempts without an outcome, oldest first."""
+        return self._all(_open())
+
+    def left(self) -> list[StoredAttempt]:
+        """The open attempts that this process may take up, unless it carries them already; oldest first."""
+        return self._all(_open().where(self._lease.free()))
+
+    def _all(self, ids: Select[Any]) -> list[StoredAttempt]:
         with self._database.read() as connection:
-            ids = connection.execute(
-                select(attempts.c.id).where(attempts.c.outcome.is_(None)).order_by(attempts.c.id)
-            ).scalars()
-            return [_load(connection, attempt_id) for attempt_id in list(ids)]
+            return [_load(connection, attempt_id) for attempt_id in connection.scalars(ids).all()]
+
+    def _carry(self, connection: Connection, attempt_id: int, lease_seconds: float, **values: object) -> None:
+        if not self._update(connection, attempt_id, self._lease.mine(), lease_seconds, **values):
+            raise LeaseLost(f"attempt {attempt_id} is carried by another replica, or its lease has run out")
+
+    def _update(
+        self, connection: Connection, attempt_id: int, which: ColumnElement[bool], seconds: float, **values: object
+    ) -> bool:
+        done = connection.execute(
+            update(attempts)
+            .where(attempts.c.id == attempt_id, attempts.c.outcome.is_(None), which)
+            .values(lease_expires_at=self._lease.until(seconds), **values)
+        )
+        return done.rowcount > 0
+
+
+def _open() -> Select[Any]:
+    return select(attempts.c.id).where(text(ATTEMPT_IS_OPEN)).order_by(in_order(attempts))
+
+
+def _overtaken(backend: str, group: str, now: float, newest_seen: int | None) -> ColumnElement[bool]:
+    """Somebody has changed what a decision was made from."""
+    hold = exists().where(
+        holds.c.backend == backend, holds.c.ended_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > now)
+    )
+    latch = exists().where(budgets.c.backend == backend, budgets.c.latched_at.is_not(None))
+    storm = exists().where(storms.c.ended_at.is_(None), storms.c.overridden_at.is_(None))
+    if newest_seen is None:
+        return or_(hold, latch, storm)
+    own = or_(attempts.c.backend == backend, attempts.c.group_name == group)
+    return or_(hold, latch, storm, exists().where(and_(attempts.c.id > newest_seen, own)))
 
 
 def _add_step(connection: Connection, attempt_id: int, name: str, now: float, detail: str = "") -> None:

@@ -16,11 +16,12 @@ from remediator.database import JournalFailed
 from remediator.drivers import FailureReason
 from remediator.journal import Journal
 from remediator.model import WAITS, Decision, Reason, Verb
+from remediator.retention import PRUNED
 from stallwatch import __version__
 
 BUCKETS = (5, 10, 20, 30, 60, 120, 300, 600, 900, 1200, 1800)
 """Seconds: loading a model's weights takes from seconds to half an hour."""
-CODES = ("202", "400", "401", "403", "413", "503")
+CODES = ("202", "400", "401", "403", "413", "429", "503")
 STATUSES = ("firing", "resolved", "other")
 FAILURES = (*get_args(FailureReason), "identity_unchanged", "identity_unavailable", "not_recovered", "not_configured")
 """Why an attempt that called the driver did not end in a recovery."""
@@ -45,6 +46,19 @@ class Metrics:
             "remediation_attempts_failed",
             "Attempts that called their driver and did not end in a recovery.",
             (*backend_driver, "reason"),
+        )
+        self.leases_lost = self._counter(
+            "remediation_leases_lost",
+            "Attempts that another replica took up while this one was paused or could not reach the journal.",
+            (),
+        )
+        self.rows_removed = self._counter(
+            "remediation_journal_rows_removed", "Rows that were older than the journal's retention.", ("table",)
+        )
+        self.restarts_seen = self._counter(
+            "remediation_restarts_seen",
+            "Changes of a backend's identity, by who caused them: us, or others: a second watchdog, a person, a crash.",
+            ("backend", "by"),
         )
         self.action_seconds = self._histogram("remediation_action_duration_seconds", "How long the driver call took.")
         self.recovery_seconds = self._histogram(
@@ -92,11 +106,15 @@ class Metrics:
                 if reason in WAITS:
                     self.decisions.labels(name, Verb.WAIT.value, reason.value)
             self.attempts.labels(name, kind)
+            for who in ("us", "others"):
+                self.restarts_seen.labels(name, who)
             for failure in FAILURES:
                 self.failures.labels(name, kind, failure)
             self.action_seconds.labels(kind)
             self.recovery_seconds.labels(kind)
             self.group_mismatch.labels(name).set(0)
+        for table in PRUNED:
+            self.rows_removed.labels(table)
         for code in CODES:
             self.webhook_requests.labels(code)
         for status in STATUSES:

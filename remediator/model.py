@@ -133,6 +133,8 @@ class Request:
     identity_now: str | None = None
     identity_detail: str = ""
     """Why the driver cannot tell the identity, when it cannot."""
+    running_now: bool | None = None
+    """Whether the driver says that it runs; None when it cannot tell."""
     seen_stuck: bool = False
     """The exporter has said `stuck` since the request came."""
 

@@ -14,8 +14,9 @@ from remediator.config import Backend
 from remediator.database import JournalFailed
 from remediator.drivers import Description
 from remediator.evidence import Sight, Unavailable
+from remediator.history import Seen
 from remediator.inbox import StoredRequest
-from remediator.model import Decision, Fleet, History, Member, Reason, Request, Verb, View
+from remediator.model import Decision, Fleet, Member, Reason, Request, Verb, View
 from remediator.parts import Parts
 from remediator.runner import Runner
 from stallwatch.logs import get_logger
@@ -54,6 +55,9 @@ class Pending:
             parts.wake.clear()
             try:
                 self.step()
+                removed = parts.journal.retention.tick(parts.clock.monotonic(), parts.clock.time())
+                for table, rows in removed.items():
+                    parts.metrics.rows_removed.labels(table).inc(rows)
             except Exception as error:
                 parts.metrics.round_failures.inc()
                 known = isinstance(error, JournalFailed)
@@ -121,13 +125,13 @@ class Pending:
         before = holds.storm()
         after = storm.advance(before, fleet, self._parts.config.limits, now)
         if after != before:
-            holds.keep_storm(after, now)
+            holds.keep_storm(after, now, before)
         if (before is None) != (after is None):
             troubled, groups = storm.troubled_groups(fleet)
             event = "storm over" if after is None else "storm"
             self._log.warning(event, troubled_groups=troubled, groups=groups)
 
-    def _decide(self, stored: StoredRequest, seen: _Looked | None, history: History, fleet: Fleet, now: float) -> bool:
+    def _decide(self, stored: StoredRequest, seen: _Looked | None, history: Seen, fleet: Fleet, now: float) -> bool:
         """Decide one request; whether that began an attempt."""
         inbox, config = self._parts.journal.inbox, self._parts.config
         request = self._request(stored, seen)
@@ -136,18 +140,19 @@ class Pending:
             decision = dataclasses.replace(decision, detail=seen.trouble)
         if decision.verb is Verb.ACT:
             backend = config.backends[stored.backend]
-            return self._act(dataclasses.replace(stored, identity_noted=request.identity_noted), backend, decision, now)
+            stored = dataclasses.replace(stored, identity_noted=request.identity_noted)
+            return self._act(stored, backend, decision, now, history.newest_attempt)
         if (decision.verb.value, decision.reason.value) != (stored.decision, stored.reason):
-            inbox.decided(stored, decision, now, latch=decision.reason is Reason.BUDGET_EXHAUSTED)
-            self._announce(stored, decision)
+            latch = decision.reason is Reason.BUDGET_EXHAUSTED
+            if inbox.decided(stored, decision, now, latch=latch):
+                self._announce(stored, decision)
         return False
 
     def _request(self, stored: StoredRequest, seen: _Looked | None) -> Request:
         """The request with what is known now; the first identity and the first `stuck` are kept in the journal."""
         inbox, noted, stuck = self._parts.journal.inbox, stored.identity_noted, stored.seen_stuck
         if seen is not None and noted is None and seen.description.identity is not None:
-            noted = seen.description.identity
-            inbox.note_identity(stored.id, noted)
+            noted = inbox.note_identity(stored.id, seen.description.identity)
         if seen is not None and not stuck and policy.is_proven_stuck(seen.view, self._parts.config.limits):
             stuck = True
             inbox.note_stuck(stored.id)
@@ -158,12 +163,14 @@ class Pending:
             identity_noted=noted,
             identity_now=seen.description.identity if seen else None,
             identity_detail=seen.description.detail if seen else "",
+            running_now=seen.description.running if seen else None,
             seen_stuck=stuck,
         )
 
-    def _act(self, stored: StoredRequest, backend: Backend, decision: Decision, now: float) -> bool:
+    def _act(self, stored: StoredRequest, backend: Backend, decision: Decision, now: float, newest: int) -> bool:
         ledger, inbox = self._parts.journal.ledger, self._parts.journal.inbox
-        claimed = ledger.claim(stored, backend.group, backend.driver.kind, decision.detail, now)
+        kind = backend.driver.kind
+        claimed = ledger.claim(stored, backend.group, kind, decision.detail, now, newest_seen=newest)
         if claimed is None:
             return False  # another attempt was faster; the next round says which rung that is
         inbox.decided(stored, decision, now)

@@ -145,6 +145,9 @@ def _not_confirmed(world: _World) -> str | None:
     if not is_fresh(view, world.limits):
         age = "of unknown age" if view.age_seconds is None else f"{view.age_seconds:.0f} s old"
         return f"the exporter's last observation is {age}"
+    if world.request.running_now is False:
+        # What does not run cannot be stuck: somebody stopped it, or the driver's settings name something else.
+        return "the driver says that it does not run, and the exporter reads it"
     return None
 
 

@@ -27,11 +27,11 @@ class Runner:
             self._spawn(stored, attempt.begin)
 
     def resume(self) -> None:
-        """Take up every open attempt that no thread carries. Raises `JournalFailed`."""
+        """Take up every open attempt that no thread and no other replica carries. Raises `JournalFailed`."""
         self._threads = {id_: thread for id_, thread in self._threads.items() if thread.is_alive()}
         if self._parts.stop.is_set():
             return
-        for stored in self._parts.journal.ledger.unfinished():
+        for stored in self._parts.journal.ledger.left():
             if stored.id not in self._threads:
                 attempt = self._attempt(stored)
                 if attempt is not None:
@@ -48,6 +48,8 @@ class Runner:
         backend = self._parts.config.backends.get(stored.backend)
         if backend is not None:
             return Attempt(self._parts, backend, stored)
+        if self._parts.journal.ledger.take(stored.id) is None:
+            return None
         detail = "the backend is not configured any more"
         outcome = Outcome.UNKNOWN if stored.calls else Outcome.WITHDRAWN
         self._parts.journal.ledger.finish(stored.id, outcome, "not_configured", detail, self._parts.clock.time())

@@ -1,13 +1,42 @@
-"""The journal's tables. UNIQUE and partial UNIQUE indexes decide races, in SQLite and PostgreSQL alike."""
+"""The journal's tables. UNIQUE and partial UNIQUE indexes decide races, in SQLite and PostgreSQL alike.
+
+A change here is a change of `VERSION` and a migration in migrations.py; new columns stand last, as a migration
+leaves them.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text, text
+from typing import Any
 
-VERSION = 1
-"""Of these tables; a journal of another version is refused."""
+from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, Table, text
+from sqlalchemy import Text as AnyText
+from sqlalchemy.engine import Dialect
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import TypeDecorator
+
+VERSION = 2
+"""Of these tables; an older journal is migrated at the start, a newer one is refused."""
 
 metadata = MetaData()
+
+
+class Text(TypeDecorator[str]):
+    """Text that both databases can hold: PostgreSQL refuses NUL, and neither driver can write a lone surrogate."""
+
+    impl = AnyText
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """What is written."""
+        return None if value is None else str(value).replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+
+
+def _partial(name: str, *columns: ColumnElement[Any], where: str, unique: bool = True) -> None:
+    Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
+
+
+REQUEST_IS_OPEN, ATTEMPT_IS_OPEN = "state <> 'ended'", "outcome IS NULL"
+"""As the partial indexes say it. A query must say it in the same words for its index to be used."""
 
 meta = Table(
     "meta",
@@ -29,6 +58,7 @@ alerts = Table(
     Column("starts_at", Float),
     Column("ends_at", Float),
 )
+Index("alerts_received_at", alerts.c.received_at)
 
 requests = Table(
     "requests",
@@ -48,14 +78,8 @@ requests = Table(
     Column("ended_at", Float),
 )
 # An alert without the label must not take the place of one with it, so that both may be open.
-Index(
-    "one_open_request",
-    requests.c.backend,
-    requests.c.restart_asked,
-    unique=True,
-    sqlite_where=text("state <> 'ended'"),
-    postgresql_where=text("state <> 'ended'"),
-)
+_partial("one_open_request", requests.c.backend, requests.c.restart_asked, where=REQUEST_IS_OPEN)
+Index("requests_ended_at", requests.c.ended_at)
 
 decisions = Table(
     "decisions",
@@ -67,7 +91,10 @@ decisions = Table(
     Column("reason", Text, nullable=False),
     Column("detail", Text, nullable=False),
     Column("at", Float, nullable=False),
+    Column("replica", Text),  # who decided
 )
+Index("decisions_request_id", decisions.c.request_id)
+Index("decisions_at", decisions.c.at)
 
 attempts = Table(
     "attempts",
@@ -92,15 +119,14 @@ attempts = Table(
     Column("reason", Text),
     Column("detail", Text),
     Column("ended_at", Float),
+    Column("holder", Text),  # the replica that carries it; see lease.py
+    Column("lease_expires_at", Float),  # by the database's clock
 )
-for name, column in (("one_open_attempt", attempts.c.backend), ("one_open_attempt_of_group", attempts.c.group_name)):
-    Index(
-        name,
-        column,
-        unique=True,
-        sqlite_where=text("outcome IS NULL"),
-        postgresql_where=text("outcome IS NULL"),
-    )
+_partial("one_open_attempt", attempts.c.backend, where=ATTEMPT_IS_OPEN)
+_partial("one_open_attempt_of_group", attempts.c.group_name, where=ATTEMPT_IS_OPEN)
+Index("attempts_request_id", attempts.c.request_id)
+Index("attempts_ended_at", attempts.c.ended_at)
+Index("attempts_called_at", attempts.c.backend, attempts.c.called_at)
 
 steps = Table(
     "steps",
@@ -114,6 +140,7 @@ steps = Table(
 )
 # Two processes that believe they carry the same attempt cannot both journal its call.
 Index("step_once", steps.c.attempt_id, steps.c.name, steps.c.call, unique=True)
+Index("steps_at", steps.c.at)
 
 holds = Table(
     "holds",
@@ -127,13 +154,7 @@ holds = Table(
     Column("ended_at", Float),
     Column("ended_by", Text),
 )
-Index(
-    "one_hold",
-    holds.c.backend,
-    unique=True,
-    sqlite_where=text("ended_at IS NULL"),
-    postgresql_where=text("ended_at IS NULL"),
-)
+_partial("one_hold", holds.c.backend, where="ended_at IS NULL")
 
 budgets = Table(
     "budgets",
@@ -156,3 +177,27 @@ storms = Table(
     Column("overridden_why", Text),
     Column("ended_at", Float),
 )
+# There is nothing to tell two open storms apart by: the index is on what they have in common.
+_partial("one_storm", storms.c.ended_at.is_(None), where="ended_at IS NULL")
+
+restarts_seen = Table(
+    "restarts_seen",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("backend", Text, nullable=False),
+    Column("identity_before", Text, nullable=False),
+    Column("identity_after", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Column("ours", Boolean, nullable=False),
+)
+# One life of a server begins once, whichever replica sees it first.
+Index("restart_once", restarts_seen.c.backend, restarts_seen.c.identity_after, unique=True)
+Index("restarts_seen_at", restarts_seen.c.at)
+
+
+def in_order(table: Table) -> ColumnElement[int]:
+    """Oldest first, for the few rows that a partial index finds.
+
+    Not the key itself: SQLite would rather read the whole table in its order than sort three rows.
+    """
+    return table.c.id + 0

@@ -9,16 +9,21 @@ from collections.abc import Callable
 
 from flask import Flask, Response, jsonify, request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, TooManyRequests
 
 from remediator import alerts, auth, operate, status
 from remediator.database import JournalFailed
 from remediator.metrics import JournalCollector
 from remediator.parts import Parts
+from remediator.rate import Rate
 from stallwatch.logs import get_logger
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """More than ten thousand alerts; what is larger is no delivery of an Alertmanager."""
+POSTS_PER_SECOND = 200.0
+"""Four times what fifty Alertmanagers that repeat every second would send."""
+REFUSALS_PER_SECOND = 5.0
+LOGGED_PER_SECOND = 1.0
 SHOWN, MOST_SHOWN = 50, 500
 LOGGED_ALERTS = 20
 """Alerts of one delivery that get a line of their own in the log."""
@@ -30,12 +35,38 @@ def create_app(parts: Parts, is_alive: Callable[[], bool]) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     parts.metrics.registry.register(JournalCollector(parts.config, parts.journal, parts.clock.time))
     status.add_filters(app)
+    _add_gate(app, parts)
     app.register_blueprint(operate.blueprint(parts))
     _add_webhook(app, parts)
     _add_pages(app, parts)
     _add_health(app, parts, is_alive)
-    _add_errors(app)
+    _add_errors(app, parts)
     return app
+
+
+def _add_gate(app: Flask, parts: Parts) -> None:
+    """Whatever changes state is a POST, and no POST passes here without credentials: no route can forget to ask."""
+    known = Rate(POSTS_PER_SECOND, 2 * POSTS_PER_SECOND, parts.clock.monotonic)
+    unknown = Rate(REFUSALS_PER_SECOND, 10 * REFUSALS_PER_SECOND, parts.clock.monotonic)
+
+    @app.before_request
+    def gate() -> None:
+        if request.method in ("GET", "HEAD", "OPTIONS"):
+            return
+        try:
+            auth.check(request, parts.config.credentials)
+            rate = known
+        except auth.Refused:
+            rate = unknown  # of its own: whoever knows no secret must not use up what Alertmanager needs
+            if rate.allows():
+                raise
+            raise _too_many() from None
+        if not rate.allows():
+            raise _too_many()
+
+
+def _too_many() -> TooManyRequests:
+    return TooManyRequests("more requests than this program takes")
 
 
 def _add_webhook(app: Flask, parts: Parts) -> None:
@@ -43,7 +74,6 @@ def _add_webhook(app: Flask, parts: Parts) -> None:
 
     @app.post("/api/v1/alerts")
     def receive() -> tuple[Response, int]:
-        auth.check(request, parts.config.token)
         payload = alerts.parse(request.get_data(cache=False))
         opened = parts.journal.inbox.receive(payload.alerts, parts.clock.time())
         for alert in payload.alerts:
@@ -108,11 +138,12 @@ def _add_health(app: Flask, parts: Parts, is_alive: Callable[[], bool]) -> None:
         return "stallwatch remediator is ready.\n", 200
 
 
-def _add_errors(app: Flask) -> None:
-    log = get_logger("web")
+def _add_errors(app: Flask, parts: Parts) -> None:
+    log, rate = get_logger("web"), Rate(LOGGED_PER_SECOND, 20, parts.clock.monotonic)
 
     def answer(text: str, code: int) -> tuple[Response, int]:
-        log.warning("request refused", path=request.path[:100], code=code, error=text, client=request.remote_addr)
+        tell = log.warning if rate.allows() else log.debug  # what anybody can cause must not fill a disk
+        tell("request refused", path=request.path[:100], code=code, error=text, client=request.remote_addr)
         return jsonify(error=text), code
 
     @app.errorhandler(alerts.Malformed)
@@ -120,12 +151,16 @@ def _add_errors(app: Flask) -> None:
         return answer(str(error), 400)
 
     @app.errorhandler(auth.Refused)
-    def refused(error: auth.Refused) -> tuple[Response, int]:
-        return answer(str(error), error.status)
+    def refused(error: auth.Refused) -> tuple[Response, int, dict[str, str]]:
+        return *answer(str(error), error.status), auth.challenge(error, parts.config.credentials)
 
     @app.errorhandler(RequestEntityTooLarge)
     def too_large(_error: RequestEntityTooLarge) -> tuple[Response, int]:
         return answer(f"the body is larger than {MAX_BODY_BYTES} bytes", 413)
+
+    @app.errorhandler(TooManyRequests)
+    def too_many(error: TooManyRequests) -> tuple[Response, int, dict[str, str]]:
+        return *answer(str(error.description), 429), {"Retry-After": "1"}
 
     @app.errorhandler(JournalFailed)
     def unwritable(error: JournalFailed) -> tuple[Response, int]:

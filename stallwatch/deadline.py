@@ -37,7 +37,7 @@ def _remaining() -> float:
     return exchange.remaining()
 
 
-class _Socket(socket.socket):
+class DeadlineSocket(socket.socket):
     """A socket whose every operation ends at the deadline of the exchange."""
 
     def recv_into(self, *arguments: Any) -> int:
@@ -65,7 +65,7 @@ class _TlsSocket(ssl.SSLSocket):
         super().sendall(*arguments, **named)
 
 
-class _Noting:
+class Noting:
     """Notes on the exchange how far a connection came."""
 
     def connect(self) -> None:
@@ -77,13 +77,13 @@ class _Noting:
         current.exchange.connected = current.exchange.written = True
 
 
-class _Connection(_Noting, HTTPConnection):
+class _Connection(Noting, HTTPConnection):
     def _new_conn(self) -> socket.socket:
         self.timeout = _remaining()
-        return _Socket(fileno=super()._new_conn().detach())
+        return DeadlineSocket(fileno=super()._new_conn().detach())
 
 
-class _TlsConnection(_Noting, HTTPSConnection):
+class _TlsConnection(Noting, HTTPSConnection):
     def _new_conn(self) -> socket.socket:
         self.timeout = _remaining()
         return super()._new_conn()

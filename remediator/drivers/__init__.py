@@ -12,6 +12,7 @@ FailureReason = Literal[
     "not_found",
     "renamed",
     "ambiguous",
+    "stopped",
     "no_permission",
     "unavailable",
     "will_not_stop",
@@ -23,10 +24,11 @@ FailureReason = Literal[
 ]
 """Why a driver failed; a closed metric label.
 
-`renamed`: what was configured goes by another name now. `ambiguous`: the name fits several. `unavailable`: the
-daemon or API behind the driver cannot be reached. `will_not_stop`: the old process does not die. `start_limit`: the
-service manager refuses, because it was started too often. `not_schedulable`: a new one would find no place beside
-the old one. The rest says what it is.
+`renamed`: what was configured goes by another name now. `ambiguous`: the name fits several. `stopped`: it does not
+run, or is paused: somebody may have wanted that, and a restart would undo it. `unavailable`: the daemon or API behind
+the driver cannot be reached. `will_not_stop`: the old process does not die. `start_limit`: the service manager
+refuses, because it was started too often. `not_schedulable`: a new one would find no place beside the
+old one. The rest says what it is.
 """
 Command = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 """A program and its arguments. No shell reads it."""

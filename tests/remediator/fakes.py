@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.engine import URL
+
 from remediator.alerts import Alert
+from remediator.auth import Credentials
 from remediator.config import Backend, Config
 from remediator.drivers import Description, DriverFailed
 from remediator.evidence import Sight, Unavailable
@@ -127,7 +130,7 @@ def view(verdict: str = "stuck", name: str = "a", **changes: Any) -> View:
 class World:
     """One remediator with one backend `a` of group `g`, and whatever else is added."""
 
-    path: Path
+    path: Path | URL
     clock: FakeClock
     drivers: dict[str, FakeDriver]
     exporters: FakeExporters
@@ -138,7 +141,8 @@ class World:
         self.open()
 
     def open(self) -> None:
-        self.parts = Parts(self.config, Journal(self.path), self.exporters, self.clock, Metrics(self.config))
+        journal = Journal(self.path, self.config.journal_password)
+        self.parts = Parts(self.config, journal, self.exporters, self.clock, Metrics(self.config))
 
     def reopen(self) -> None:
         """As after kill -9: a new process on the same journal."""
@@ -147,6 +151,16 @@ class World:
 
     def close(self) -> None:
         self.parts.journal.close()
+
+    def sql(self, statement: str) -> Any:
+        """Run one statement in the journal; the first value of what it returns."""
+        with self.parts.journal._database.write() as connection:
+            found = connection.exec_driver_sql(statement)
+            return found.scalar() if found.returns_rows else None
+
+    def expire(self) -> None:
+        """The time of every lease is over, by the database's clock."""
+        self.sql("UPDATE attempts SET lease_expires_at = 0 WHERE outcome IS NULL")
 
     @property
     def driver(self) -> FakeDriver:
@@ -199,14 +213,16 @@ def firing(backend: str, **changes: Any) -> Alert:
 
 
 def build(
-    path: Path,
+    path: Path | URL,
     names: Mapping[str, str] | None = None,
     *,
     mode: Any = "restart",
     limits: Limits | None = None,
     restart_on: Sequence[str] = ("stuck",),
     token: str | None = None,
+    credentials: Credentials | None = None,
     evidence_command: Sequence[str] = (),
+    password: str | None = None,
 ) -> World:
     """A world; `names` maps each backend to its group."""
     clock = FakeClock()
@@ -221,11 +237,12 @@ def build(
         mode=mode,
         exporter_urls=("http://127.0.0.1:9840",),
         exporter_timeout_seconds=5.0,
-        journal_url=f"sqlite:///{path}",
+        journal_url=f"sqlite:///{path}" if isinstance(path, Path) else path.render_as_string(),
         limits=limits or Limits(),
         decide_every_seconds=10.0,
         identity_change_seconds=120.0,
         backends=backends,
-        token=token,
+        credentials=credentials or Credentials(token=token),
+        journal_password=password,
     )
     return World(path, clock, drivers, exporters, config)

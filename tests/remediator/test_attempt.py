@@ -169,6 +169,21 @@ def test_no_identity_after_the_restart(make: Make) -> None:
     world.driver.on_restart = lambda: setattr(world.driver, "identity", None)
     begin(world)
     assert outcome(world) == ("failed", "identity_unavailable")
+    assert world.clock.monotonic() >= 1200.0
+
+
+def test_a_new_life_that_takes_long_to_begin(make: Make) -> None:
+    """A pod that waits ten minutes for a node has no identity for so long: that is no failed restart yet."""
+    world = make()
+
+    def gone() -> None:
+        world.driver.identity = None
+        world.clock.at(600.0, lambda: setattr(world.driver, "identity", "life-2"))
+
+    world.driver.on_restart = gone
+    world.exporters.says["a"] = lambda: view("busy" if world.driver.identity == "life-2" else "stuck")
+    begin(world)
+    assert outcome(world) == ("recovered", "proven")
 
 
 @pytest.mark.parametrize(
@@ -398,6 +413,7 @@ def test_a_call_that_is_lost_twice_is_not_made_a_third_time(make: Make) -> None:
     world = make()
     lost_call(world)
     (stored,) = world.parts.journal.ledger.unfinished()
+    world.parts.journal.ledger.take(stored.id)
     world.parts.journal.ledger.call(stored.id, 2, world.clock.time(), world.clock.time() + 60)
     world.reopen()
     resume(world)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from remediator import __main__ as program
-from remediator.config import check_listen, load
+from remediator.auth import Credentials
+from remediator.config import Config, check_listen, load
 from remediator.model import Limits
 from stallwatch.settings import SettingsError
 
@@ -61,7 +63,8 @@ BAD = {
         GOOD.replace("kind: command, ", ""), "backends[0].driver.kind: is missing",
     ),
     "misspelt-driver-key": (
-        GOOD.replace("restart: [restart-a]", "restart_cmd: [restart-a]"), "backends[0].driver.restart: is missing (and 1 more)",
+        GOOD.replace("restart: [restart-a]", "restart_cmd: [restart-a]"),
+        "backends[0].driver.restart: is missing (and 1 more)",
     ),
     "command-line": (
         GOOD.replace("[restart-a]", "restart-a now"), "backends[0].driver.restart: must be a list",
@@ -88,9 +91,38 @@ BAD = {
     "negative-minimum": (
         GOOD + "limits: {minimum_healthy: -1}\n", "limits.minimum_healthy: must be greater than or equal to 0",
     ),
-    "journal-no-url": (GOOD.replace("sqlite:////tmp/j.db", "/tmp/j.db"), "journal_url: must be sqlite:/// and a path"),
-    "journal-postgresql": (
-        GOOD.replace("sqlite:////tmp/j.db", "postgresql://x/y"), "journal_url: must be sqlite:/// and a path",
+    "journal-no-url": (
+        GOOD.replace("sqlite:////tmp/j.db", "/tmp/j.db"),
+        "journal_url: must be sqlite:/// and a path, or postgresql://user@host/database",
+    ),
+    "journal-of-another-kind": (
+        GOOD.replace("sqlite:////tmp/j.db", "mysql://x/y"),
+        "journal_url: must be sqlite:/// and a path, or postgresql://user@host/database",
+    ),
+    "journal-strange-port": (
+        GOOD.replace("sqlite:////tmp/j.db", "postgresql://h:port/y"),
+        "journal_url: must be sqlite:/// and a path, or postgresql://user@host/database",
+    ),
+    "journal-no-database": (
+        GOOD.replace("sqlite:////tmp/j.db", "postgresql://h"), "journal_url: must name a database",
+    ),
+    "journal-password": (
+        GOOD.replace("sqlite:////tmp/j.db", "postgresql://u:hunter2@h/y"),
+        "journal_url: must hold no password; use journal.password_file",
+    ),
+    "journal-password-in-query": (
+        GOOD.replace("sqlite:////tmp/j.db", "postgresql://u@h/y?password=hunter2"),
+        "journal_url: must hold no password; use journal.password_file",
+    ),
+    "journal-strange-option": (
+        GOOD.replace("sqlite:////tmp/j.db", "postgresql://h/y?options=-cfsync"),
+        "journal_url: 'options' is not one of host, port, sslmode, sslrootcert, sslcert, sslkey, target_session_attrs",
+    ),
+    "journal-forgetful": (GOOD + "journal: {retention_days: 1.0}\n",
+                          "journal.retention_days: must be greater than or equal to 2"),
+    "journal-no-password-file": (
+        GOOD + "journal: {password_file: /no/such/file}\n",
+        "journal.password_file: /no/such/file: cannot be read: No such file or directory",
     ),
     "journal-in-memory": (
         GOOD.replace("sqlite:////tmp/j.db", '"sqlite://"'),
@@ -98,6 +130,7 @@ BAD = {
     ),
     "secret-in-file": (GOOD + "webhook: {bearer_token: x}\n",
                        "webhook.bearer_token: unknown key; did you mean bearer_token_file?"),
+    "half-of-basic": (GOOD + "webhook: {username: am}\n", "webhook: username and password_file belong together"),
     "no-secret-file": (
         GOOD + "webhook: {bearer_token_file: /no/such/file}\n",
         "webhook.bearer_token_file: /no/such/file: cannot be read: No such file or directory",
@@ -126,7 +159,7 @@ def test_defaults_are_those_of_the_policy(tmp_path: Path) -> None:
     """A limit that is left out is the documented one; the group is the name."""
     config = load(write(tmp_path, GOOD))
     assert config.limits == Limits()
-    assert (config.mode, config.decide_every_seconds, config.token) == ("restart", 10.0, None)
+    assert (config.mode, config.decide_every_seconds, config.credentials) == ("restart", 10.0, Credentials())
     assert config.backends["a"].group == "a"
     assert config.backends["a"].driver.kind == "command"
 
@@ -143,26 +176,46 @@ def test_a_secret_is_read_from_its_file_and_never_shown(tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("hunter2\n", encoding="ascii")
     config = load(write(tmp_path, GOOD + f"webhook: {{bearer_token_file: {secret}}}\n"))
-    assert config.token == "hunter2"
+    assert config.credentials == Credentials(token="hunter2")
     assert "hunter2" not in repr(config)
+
+
+def config_with(credentials: Credentials | None = None, *, allowed: bool = False) -> Config:
+    """The example with these credentials."""
+    return dataclasses.replace(load(EXAMPLE), credentials=credentials or Credentials(), allow_unauthenticated=allowed)
+
+
+def test_a_name_and_a_password(tmp_path: Path) -> None:
+    """For what cannot send a bearer token; the password comes from a file and is never shown."""
+    secret = tmp_path / "password"
+    secret.write_text("hunter2\n", encoding="ascii")
+    config = load(write(tmp_path, GOOD + f"webhook: {{username: am, password_file: {secret}}}\n"))
+    assert config.credentials == Credentials(username="am", password="hunter2")
+    assert "hunter2" not in repr(config)
+
+
+def test_listening_without_credentials_must_be_allowed_in_words() -> None:
+    """Whoever has other protection says so; an accident does not."""
+    check_listen("0.0.0.0:9841", config_with(allowed=True))
+    check_listen("0.0.0.0:9841", config_with(Credentials(username="a", password="b")))
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:9841", "localhost:9841", "[::1]:9841", "127.8.0.1:1"])
 def test_loopback_needs_no_token(listen: str) -> None:
     """On loopback alone nobody else can reach us."""
-    check_listen(listen, None)
+    check_listen(listen, config_with())
 
 
 @pytest.mark.parametrize("listen", [":9841", "0.0.0.0:9841", "[::]:9841", "10.0.0.5:9841", "stallwatch:9841"])
 def test_wider_than_loopback_needs_a_token(listen: str) -> None:
     """Without authentication anybody in the network could ask for restarts."""
     with pytest.raises(SettingsError) as caught:
-        check_listen(listen, None)
+        check_listen(listen, config_with())
     assert str(caught.value) == (
         f"--web.listen-address: {listen} is open to other machines without authentication; "
         "set webhook.bearer_token_file or listen on 127.0.0.1"
     )
-    check_listen(listen, "hunter2")
+    check_listen(listen, config_with(Credentials(token="hunter2")))
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

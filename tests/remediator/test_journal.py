@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from remediator import schema
 from remediator.database import JournalFailed, Taken
 from remediator.journal import Journal
 from remediator.model import Decision, Hold, Outcome, Reason, Step, Storm, Verb
@@ -17,9 +18,15 @@ from tests.remediator.fakes import START, World, firing
 Make = Callable[..., World]
 
 
-def test_sqlite_is_set_for_safety(make: Make) -> None:
+@pytest.fixture
+def make(make_on_either: Make) -> Make:
+    """Everything here holds for both databases; what is about a file asks for SQLite."""
+    return make_on_either
+
+
+def test_sqlite_is_set_for_safety(make_on_sqlite: Make) -> None:
     """WAL, synchronous FULL, foreign keys."""
-    world = make()
+    world = make_on_sqlite()
     with world.parts.journal._database.read() as connection:
         found = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar()
@@ -203,29 +210,23 @@ def test_an_override_lasts_until_the_storm_is_over(make: Make) -> None:
     assert holds.storm() is None
 
 
-def test_one_remediator_a_journal(make: Make) -> None:
+def test_one_remediator_a_journal(make_on_sqlite: Make) -> None:
     """A second process on the same file would carry the first one's attempts."""
-    world = make()
+    world = make_on_sqlite()
     with pytest.raises(JournalFailed) as caught:
         Journal(world.path)
     assert str(caught.value) == f"{world.path}: another remediator uses this journal"
 
 
-def test_a_journal_of_another_version_is_refused(make: Make) -> None:
+def test_a_journal_of_a_newer_program_is_refused(make: Make) -> None:
     """Better no remediator than one that misreads its own history."""
     world = make()
-    world.close()
-    with sqlite3.connect(world.path) as connection:
-        connection.execute("UPDATE meta SET value = '999' WHERE key = 'version'")
-    connection.close()
+    world.sql("UPDATE meta SET value = '999' WHERE key = 'version'")
     with pytest.raises(JournalFailed) as caught:
-        Journal(world.path)
-    expected = f"{world.path}: is a journal of version 999; this program reads version 1"
+        world.reopen()
+    name = world.path if isinstance(world.path, Path) else world.path.render_as_string()
+    expected = f"{name}: is a journal of version 999; this program reads versions up to {schema.VERSION}"
     assert str(caught.value) == expected
-    with sqlite3.connect(world.path) as connection:
-        connection.execute("UPDATE meta SET value = '1' WHERE key = 'version'")
-    connection.close()
-    world.open()
 
 
 def test_a_file_that_is_no_journal(tmp_path: Path) -> None:
@@ -237,10 +238,12 @@ def test_a_file_that_is_no_journal(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"not a database")
 
 
-def test_a_locked_journal_is_an_error_and_not_a_wait_for_ever(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_journal_is_an_error_and_not_a_wait_for_ever(
+    make_on_sqlite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A writer that does not let go costs a bounded time and then one typed error."""
-    monkeypatch.setattr("remediator.database.BUSY_MILLISECONDS", 50)
-    world = make()
+    monkeypatch.setattr("remediator.engines.BUSY_MILLISECONDS", 50)
+    world = make_on_sqlite()
     with sqlite3.connect(world.path, isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(JournalFailed, match="database is locked"):

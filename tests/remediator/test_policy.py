@@ -138,6 +138,14 @@ ROWS: list[tuple[str, Request, History, Fleet, Verb, Reason]] = [
         request(), History(), fleet(member(view=view(age_seconds=15.0))), Verb.ACT, Reason.ACT,
     ),
     (
+        "What the driver says does not run cannot be what the exporter reads: a person stopped it, or a wrong name.",
+        request(running_now=False), History(), fleet(), Verb.WAIT, Reason.NOT_CONFIRMED,
+    ),
+    (
+        "A driver that cannot tell whether it runs does not stand in the way.",
+        request(running_now=None), History(), fleet(), Verb.ACT, Reason.ACT,
+    ),
+    (
         "An observation of unknown age proves nothing.",
         request(), History(), fleet(member(view=view(age_seconds=None))), Verb.WAIT, Reason.NOT_CONFIRMED,
     ),

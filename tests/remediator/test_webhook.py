@@ -10,6 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from remediator.auth import Credentials
 from remediator.database import JournalFailed
 from remediator.model import Decision, Reason, Verb
 from remediator.web import MAX_BODY_BYTES, create_app
@@ -138,6 +139,62 @@ def test_the_right_token_is_accepted(make: Make) -> None:
     """The scheme's name may be written in any case."""
     world = make(token=TOKEN)
     assert post(client(world), payload(one()), Authorization=f"bearer {TOKEN}").status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (("am", "hunter2"), 202),
+        (("am", "hunter"), 401),
+        (("am", ""), 401),
+        (("root", "hunter2"), 401),
+        (("", "hunter2"), 401),
+    ],
+)
+def test_basic_authentication(make: Make, given: tuple[str, str], code: int) -> None:
+    """Name and password both count, and a client is told how to show them."""
+    world = make(credentials=Credentials(username="am", password="hunter2"))
+    answer = client(world).post("/api/v1/alerts", data=payload(one()), auth=given)
+    assert answer.status_code == code
+    assert answer.headers.get("WWW-Authenticate") == (None if code == 202 else 'Basic realm="stallwatch"')
+
+
+def test_with_both_set_either_is_enough(make: Make) -> None:
+    """One of them for Alertmanager, the other for people."""
+    world = make(credentials=Credentials(TOKEN, "am", "hunter2"))
+    assert client(world).post("/api/v1/alerts", data=payload(), auth=("am", "hunter2")).status_code == 202
+    assert post(client(world), payload(), Authorization=f"Bearer {TOKEN}").status_code == 202
+    assert client(world).post("/api/v1/alerts", data=payload(), auth=("am", TOKEN)).status_code == 401
+
+
+def test_more_than_can_be_meant_is_429(make: Make) -> None:
+    """A flood is told to come again, before anything of it is read; a second later there is room."""
+    world = make(token=TOKEN)
+    web = client(world)
+    codes = [post(web, b"", Authorization=f"Bearer {TOKEN}").status_code for _ in range(450)]
+    assert (codes.count(400), codes.count(429)) == (400, 50)
+    assert post(web, payload(), Authorization=f"Bearer {TOKEN}").headers["Retry-After"] == "1"
+    world.clock.pass_by(1.0)
+    assert post(web, payload(), Authorization=f"Bearer {TOKEN}").status_code == 202
+    assert sample(world, "stallwatch_webhook_requests_total", code="429") == 51
+
+
+def test_a_flood_without_credentials_keeps_nobody_out(make: Make) -> None:
+    """Whoever knows no secret uses up a bucket of his own."""
+    world = make(token=TOKEN)
+    web = client(world)
+    codes = [post(web, payload(), Authorization="Bearer x").status_code for _ in range(1000)]
+    assert (codes.count(401), codes.count(429)) == (50, 950)
+    assert post(web, payload(one()), Authorization=f"Bearer {TOKEN}").status_code == 202
+
+
+def test_every_route_that_changes_state_asks_for_credentials(make: Make) -> None:
+    """Whichever they are: the list is the application's own."""
+    web = create_app(make(token=TOKEN).parts, lambda: True)
+    changing = [rule for rule in web.url_map.iter_rules() if rule.methods and rule.methods - {"GET", "HEAD", "OPTIONS"}]
+    assert len(changing) >= 5
+    for rule in changing:
+        assert web.test_client().post(rule.rule.replace("<name>", "a"), json={}).status_code == 401, rule
 
 
 def test_a_web_page_cannot_post(make: Make) -> None:

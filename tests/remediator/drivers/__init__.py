@@ -1,0 +1,1 @@
+"""Drivers on real parts, and the contract that all of them keep."""
