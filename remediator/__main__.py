@@ -90,7 +90,7 @@ def serve(config: Config, listen: str, web: WebConfig | None = None) -> int:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # half of all series, and nobody reads them
     log = logs.get_logger("main")
     journal = Journal(check_journal_url(config.journal_url), config.journal_password, config.retention_days)
-    evidence = Exporters(config.exporter_urls, config.exporter_timeout_seconds)
+    evidence = Exporters(config.exporter_urls, config.exporter_timeout_seconds, config.exporter_access)
     clock = SystemClock()
     parts = Parts(config, journal, evidence, clock, Metrics(config))
     runner = Runner(parts)

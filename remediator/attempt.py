@@ -133,7 +133,7 @@ class Attempt:
         began = self._clock.monotonic()
         failure: DriverFailed | None = None
         try:
-            driver.restart(driver.timeout_seconds)
+            driver.restart(driver.timeout_seconds, self._stored.identity_before)
         except DriverFailed as failed:
             failure = failed
         except Exception as error:  # a driver's own mistake must not leave the attempt without an end
@@ -144,7 +144,8 @@ class Attempt:
         self._after_return(reason, detail)
 
     def _after_return(self, failure: str | None, detail: str) -> None:
-        if failure is not None and not self._book.changed(self._backend.driver.describe()):
+        # `replaced`: somebody was faster, and what is there now is not ours.
+        if failure == "replaced" or (failure is not None and not self._book.changed(self._backend.driver.describe())):
             self._book.finish(Outcome.FAILED, failure, detail)
             return
         self._watch_identity()

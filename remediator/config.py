@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from remediator import model
+from remediator.access import Access, AccessSettings, resolve
 from remediator.auth import NOBODY, Credentials
 from remediator.drivers import Command, Driver
 from remediator.drivers.command import CommandSettings
@@ -100,6 +101,7 @@ class RemediatorSettings(Strict):
     mode: Mode
     exporter_urls: Annotated[list[Url], Field(min_length=1)]
     exporter_timeout_seconds: Seconds = 5.0
+    exporter_access: AccessSettings = AccessSettings()
     journal_url: str = "sqlite:////var/lib/stallwatch/journal.db"
     journal: JournalSettings = JournalSettings()
     webhook: WebhookSettings = WebhookSettings()
@@ -172,6 +174,7 @@ class Config:
     decide_every_seconds: float
     identity_change_seconds: float
     backends: Mapping[str, Backend]
+    exporter_access: Access = Access()
     credentials: Credentials = NOBODY
     allow_unauthenticated: bool = False
     journal_password: str | None = dataclasses.field(default=None, repr=False)
@@ -192,6 +195,7 @@ def load(path: Path) -> Config:
         decide_every_seconds=decide_every,
         identity_change_seconds=identity_change,
         backends={backend.name: _resolve(backend) for backend in settings.backends},
+        exporter_access=resolve(path, "exporter_access", settings.exporter_access),
         credentials=Credentials(
             _secret(path, "webhook.bearer_token_file", settings.webhook.bearer_token_file),
             settings.webhook.username,

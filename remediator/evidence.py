@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from remediator.access import Access
 from remediator.model import View
 from stallwatch.http import Client, HttpFailed
 
@@ -29,8 +30,8 @@ class Sight:
 class Exporters:
     """One or several exporters, each the owner of its backends."""
 
-    def __init__(self, urls: Sequence[str], timeout_seconds: float = 5.0) -> None:
-        self._urls, self._timeout = tuple(urls), timeout_seconds
+    def __init__(self, urls: Sequence[str], timeout_seconds: float = 5.0, access: Access | None = None) -> None:
+        self._urls, self._timeout, self._access = tuple(urls), timeout_seconds, access or Access()
         self._owners: Mapping[str, frozenset[str]] = {}
 
     def fleet(self) -> Sight:
@@ -82,7 +83,9 @@ class Exporters:
         return found[0]
 
     def _get(self, url: str) -> Mapping[str, object]:
-        client = Client()  # one for each read: several threads read, seldom
+        client = Client(
+            self._access.headers, ca_file=self._access.ca_file
+        )  # one for each read: several threads read, seldom
         try:
             response = client.request("GET", url, timeout_seconds=self._timeout, max_bytes=MAX_BYTES)
         except HttpFailed as error:

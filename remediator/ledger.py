@@ -171,7 +171,8 @@ class Ledger:
 
     def called_on(self, backend: str, identity: str) -> bool:
         """Whether an attempt called the driver while the backend had this identity. Raises `JournalFailed`."""
-        wanted = (attempts.c.backend == backend, attempts.c.identity_before == identity, attempts.c.calls > 0)
+        did = or_(attempts.c.driver_failure.is_(None), attempts.c.driver_failure != "replaced")
+        wanted = (attempts.c.backend == backend, attempts.c.identity_before == identity, attempts.c.calls > 0, did)
         with self._database.read() as connection:
             return connection.execute(select(attempts.c.id).where(*wanted).limit(1)).first() is not None
 

@@ -11,6 +11,7 @@ from pydantic import Field
 FailureReason = Literal[
     "not_found",
     "renamed",
+    "replaced",
     "ambiguous",
     "stopped",
     "no_permission",
@@ -24,7 +25,8 @@ FailureReason = Literal[
 ]
 """Why a driver failed; a closed metric label.
 
-`renamed`: what was configured goes by another name now. `ambiguous`: the name fits several. `stopped`: it does not
+`renamed`: what was configured goes by another name now. `replaced`: another life than the one that was proven stuck
+runs there now. `ambiguous`: the name fits several. `stopped`: it does not
 run, or is paused: somebody may have wanted that, and a restart would undo it. `unavailable`: the daemon or API behind
 the driver cannot be reached. `will_not_stop`: the old process does not die. `start_limit`: the service manager
 refuses, because it was started too often. `not_schedulable`: a new one would find no place beside the
@@ -70,5 +72,15 @@ class Driver(Protocol):
     def describe(self) -> Description:
         """Identity and state now, within ten seconds. Never raises."""
 
-    def restart(self, deadline_seconds: float) -> None:
-        """Restart in one call that returns within `deadline_seconds`. Raises `DriverFailed`."""
+    def restart(self, deadline_seconds: float, identity: str | None = None) -> None:
+        """Restart in one call that returns within `deadline_seconds`. Raises `DriverFailed`.
+
+        With an `identity` only that life is ended: if another one is there by now, nothing is done (`replaced`).
+        """
+
+
+def check_same(wanted: str | None, found: str | None) -> None:
+    """Raise `DriverFailed` if a life was meant and another one, or none, is there."""
+    if wanted is not None and found != wanted:
+        there = f"{found} runs" if found else "no life can be seen"
+        raise DriverFailed("replaced", f"{there} where {wanted} was to be restarted; nothing was done")

@@ -12,11 +12,12 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from remediator.drivers import Command, Description, DriverFailed
+from remediator.drivers import Command, Description, DriverFailed, check_same
 from stallwatch.settings import Seconds, Strict
 
 IDENTITY_SECONDS = 10.0
@@ -66,8 +67,12 @@ class CommandDriver:
             return Description(None, None, f"{self.identity_command[0]} printed nothing")
         return Description(line, None)
 
-    def restart(self, deadline_seconds: float) -> None:
+    def restart(self, deadline_seconds: float, identity: str | None = None) -> None:
         """Run the restart command; anything but exit status 0 within the deadline raises `DriverFailed`."""
+        if identity is not None:
+            began = time.monotonic()
+            check_same(identity, self.describe().identity)
+            deadline_seconds -= time.monotonic() - began
         run(self.restart_command, deadline_seconds)
 
 
@@ -110,7 +115,7 @@ def run(command: Sequence[str], seconds: float) -> bytes:
         status = process.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:
         _kill_group(process)
-        raise DriverFailed("deadline", f"{program} did not end within {seconds:g} s and was killed") from None
+        raise DriverFailed("deadline", f"{program} did not end within {seconds:.3g} s and was killed") from None
     said, tail = output.collect()
     if status != 0:
         how = f"exit status {status}" if status > 0 else f"signal {-status}"

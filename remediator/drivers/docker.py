@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from remediator.drivers import Description, DriverFailed
+from remediator.drivers import Description, DriverFailed, check_same
 from remediator.drivers.command import first_line
 from stallwatch.settings import Seconds, SettingsError, Strict, check_url
 
@@ -143,13 +143,14 @@ class DockerDriver:
             return Description(None, None, _odd(error))
         return Description(found.identity, found.running and not found.paused, found.detail)
 
-    def restart(self, deadline_seconds: float) -> None:
+    def restart(self, deadline_seconds: float, identity: str | None = None) -> None:
         """One restart call for the container that is there now, if it runs. Raises `DriverFailed`."""
         try:
             with self.engine(self.host, deadline_seconds) as there:
                 found = self._resolve(there)
                 if found.detail:
                     raise DriverFailed("stopped", f"{found.detail} and is not started: somebody may have stopped it")
+                check_same(identity, found.identity)
                 there.restart(found.id, found.name, self.stop_seconds)
         except DriverFailed:
             raise

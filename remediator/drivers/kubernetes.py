@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from remediator.drivers import Description, DriverFailed
+from remediator.drivers import Description, DriverFailed, check_same
 from remediator.drivers.kubernetes_access import Access
 from remediator.drivers.kubernetes_api import Api, Kind, connected
 from remediator.drivers.kubernetes_rules import (
@@ -137,14 +137,15 @@ class KubernetesDriver:
             gone = failure.reason in ("not_found", "will_not_stop")
             return Description(None, False if gone else None, failure.detail)
 
-    def restart(self, deadline_seconds: float) -> None:
+    def restart(self, deadline_seconds: float, identity: str | None = None) -> None:
         """Delete the pod that is there now, or patch its workload; returns when the API has accepted it."""
         with connected(self.access, deadline_seconds) as api:
             # The workload first: its version goes into the patch, so that what happens from here on is a conflict.
             workload = api.workload(*self.workload, self.namespace) if self.workload else None
             pod = self._find(api)
-            choose_container(pod, self.container)
+            container = choose_container(pod, self.container)
             check_pod(pod, by_name=self.pod is not None)
+            check_same(identity, describe_pod(pod, container).identity)
             if self.workload is None or workload is None:
                 api.delete_pod(pod, self.grace_seconds)
             else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator
 
-from remediator.drivers import Description, DriverFailed
+from remediator.drivers import Description, DriverFailed, check_same
 from remediator.drivers.command import first_line
 from stallwatch.settings import Seconds, SettingsError, Strict
 
@@ -134,7 +134,7 @@ class SystemdDriver:
             return Description(None, None, _odd(error))
         return Description(found.identity, found.active in UP, found.detail)
 
-    def restart(self, deadline_seconds: float) -> None:
+    def restart(self, deadline_seconds: float, identity: str | None = None) -> None:
         """One restart job for the unit, if it runs, to its end. Raises `DriverFailed`."""
         until = time.monotonic() + deadline_seconds
         asked = ""
@@ -142,6 +142,7 @@ class SystemdDriver:
             with self.connect(self.bus, until) as systemd:
                 before = self._look(systemd)
                 _check_runs(before)
+                check_same(identity, before.identity)
                 systemd.subscribe()  # before the call: a job may end before its own reply has come
                 asked = "; a restart may have been asked for"
                 (job,) = systemd.manager("TryRestartUnit", "ss", (self.unit, "fail"))

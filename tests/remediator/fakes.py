@@ -71,7 +71,7 @@ class FakeDriver:
     def describe(self) -> Description:
         return Description(self.identity, None, "" if self.identity else "the identity command failed")
 
-    def restart(self, deadline_seconds: float) -> None:
+    def restart(self, deadline_seconds: float, identity: str | None = None) -> None:
         self.calls += 1
         if self.on_restart is not None:
             self.on_restart()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from remediator.attempt import Attempt
+from remediator.drivers import DriverFailed
 from remediator.ledger import Ledger
 from remediator.model import Hold, Outcome, Step, View
 from tests.remediator.fakes import START, World, view
@@ -170,6 +171,20 @@ def test_no_identity_after_the_restart(make: Make) -> None:
     begin(world)
     assert outcome(world) == ("failed", "identity_unavailable")
     assert world.clock.monotonic() >= 1200.0
+
+
+def test_somebody_was_faster_at_the_last_moment(make: Make) -> None:
+    """The driver found another life than the one that was confirmed: nothing is waited for, and no restart is ours."""
+    world = make()
+
+    def faster() -> None:
+        world.driver.identity = "life-of-another"
+        raise DriverFailed("replaced", "life-of-another runs where life-1 was to be restarted; nothing was done")
+
+    world.driver.on_restart = faster
+    begin(world)
+    assert outcome(world) == ("failed", "replaced")
+    assert not world.parts.journal.ledger.called_on("a", "life-1")
 
 
 def test_a_new_life_that_takes_long_to_begin(make: Make) -> None:

@@ -86,6 +86,18 @@ def test_restart_gives_a_new_identity_within_the_deadline(stage: Stage) -> None:
     assert identity(stage) == after
 
 
+def test_only_the_life_that_was_meant_is_restarted(stage: Stage) -> None:
+    """Somebody was faster: what runs there now is left alone. The life that is there is restarted by its name."""
+    before = identity(stage)
+    with pytest.raises(DriverFailed) as caught:
+        stage.driver.restart(stage.driver.timeout_seconds, "another-life")
+    assert caught.value.reason == "replaced"
+    check_line(stage, caught.value.detail)
+    assert identity(stage) == before
+    stage.driver.restart(stage.driver.timeout_seconds, before)
+    assert eventually(lambda: look(stage).identity not in (None, before))
+
+
 def test_a_restart_by_somebody_else_is_seen(stage: Stage) -> None:
     """The identity is the process's, not a count of our own restarts."""
     before = identity(stage)
