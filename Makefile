@@ -22,6 +22,7 @@ lint: $(READY) tools ## ruff, mypy, promtool, amtool, the direction of imports
 	.tools/bin/promtool test rules rules/tests/*.yml
 	.tools/bin/promtool check config config/prometheus.yml
 	.tools/bin/amtool check-config config/alertmanager.yml
+	$(VENV)/bin/python -m grafana.build --check
 	$(VENV)/bin/python -m pytest -q tests/test_imports.py
 
 bench: $(READY) ## what one poll costs, as ratios in one run

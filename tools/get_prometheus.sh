@@ -23,7 +23,7 @@ fail() {
     exit 2
 }
 
-# The least version of a program: 2.42 brought keep_firing_for, which the rules use.
+# The least version of a program: 2.42 brought recording and alerting rules as these, which the rules use.
 least() {
     case $1 in
         prometheus | promtool) echo 2.42.0 ;;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,19 @@ def alerts() -> dict[str, Mapping[str, Any]]:
     return {rule["alert"]: rule for path in ALERT_FILES for rule in rules(path) if "alert" in rule}
 
 
-def tests() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every promtool test with the place where it stands."""
-    for path in TEST_FILES:
-        for number, test in enumerate(yaml.safe_load(path.read_text())["tests"]):
-            yield f"{path.name}: {test.get('name') or number}", test
+def recorded() -> set[str]:
+    """The name of every recording rule."""
+    return {rule["record"] for path in RULE_FILES for rule in rules(path) if "record" in rule}
+
+
+@cache
+def tests() -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Every promtool test with the place where it stands. Read once: the files are large."""
+    return tuple(
+        (f"{path.name}: {test.get('name') or number}", test)
+        for path in TEST_FILES
+        for number, test in enumerate(yaml.safe_load(path.read_text())["tests"])
+    )
 
 
 def cases() -> Iterator[Case]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -80,11 +81,58 @@ def test_the_route_to_the_remediator() -> None:
     assert set(hook["http_config"]["authorization"]) == {"type", "credentials_file"}
 
 
-def test_only_the_suspicion_is_inhibited() -> None:
-    """Nothing may ever keep a proof, or news about stallwatch itself, from anybody."""
-    (rule,) = load(ALERTMANAGER)["inhibit_rules"]
-    assert rule == {
-        "source_matchers": ['alertname="ModelServerStuck"'],
-        "target_matchers": ['alertname="ModelServerStalled"'],
-        "equal": ["backend"],
-    }
+def inhibited_by() -> dict[str, set[str]]:
+    """Each alert that others may hide, with those others, as the patterns of the configuration meet the alerts."""
+    found: dict[str, set[str]] = {}
+    for rule in load(ALERTMANAGER)["inhibit_rules"]:
+        sources, targets = _named(rule["source_matchers"]), _named(rule["target_matchers"])
+        assert sources, rule
+        assert targets, rule
+        about_backends = all(name.startswith(("ModelServer", "Remediation")) for name in sources | targets)
+        assert rule.get("equal", []) == (["backend"] if about_backends else []), rule
+        for name in targets:
+            found.setdefault(name, set()).update(sources - {name})
+    return found
+
+
+def _named(matchers: list[str]) -> set[str]:
+    (matcher,) = matchers
+    pattern = re.fullmatch(r'alertname=~?"(.+)"', matcher)
+    assert pattern, matcher
+    names = {name for name in ALERTS if re.fullmatch(pattern.group(1), name)}
+    for alternative in re.sub(r"(\w+)\((.*)\)", _spread, pattern.group(1)).split("|"):
+        assert alternative in ALERTS, f"{alternative} is no alert"
+    return names
+
+
+def _spread(match: re.Match[str]) -> str:
+    return "|".join(match.group(1) + ending for ending in match.group(2).split("|"))
+
+
+def test_a_proof_is_never_inhibited() -> None:
+    """Nothing may keep a proof, a failed restart, a storm or a loop from anybody, nor the absence of the watch."""
+    always = {"ModelServerStuck", "ModelServerRestartLoop"}
+    always |= {name for name in ALERTS if name.startswith("Remediation")}
+    always |= {name for name in ALERTS if name.startswith("Stallwatch")}
+    always -= {"StallwatchBackendMissing", "StallwatchObservationStale"}  # they follow from the exporter's absence
+    assert always & set(inhibited_by()) == set()
+
+
+def test_stuck_hides_the_suspicion_and_a_restart_hides_its_noise() -> None:
+    """Stuck inhibits stalled; restarting and starting inhibit what they cause."""
+    by = inhibited_by()
+    assert "ModelServerStuck" in by["ModelServerStalled"]
+    for name in ("ModelServerStalled", "ModelServerDown", "ModelServerUnreachable", "ModelServerFailing"):
+        assert {"RemediationInProgress", "ModelServerStarting"} <= by[name]
+
+
+def test_what_hides_others_is_never_hidden_by_them_in_turn() -> None:
+    """Two alerts that hide each other would both be lost."""
+    by = inhibited_by()
+    for name in by:
+        reached, todo = set(), set(by[name])
+        while todo:
+            source = todo.pop()
+            reached.add(source)
+            todo |= by.get(source, set()) - reached
+        assert name not in reached
