@@ -23,7 +23,7 @@ fail() {
     exit 2
 }
 
-# The least version of a program: 2.42 brought recording and alerting rules as these, which the rules use.
+# The least version of a program: the oldest of each that the rules and the example configurations were run on.
 least() {
     case $1 in
         prometheus | promtool) echo 2.42.0 ;;
