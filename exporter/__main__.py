@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from exporter import check, config, record, recording
+from exporter.discovery import Discovery
 from exporter.fleet import Fleet, Shard
 from exporter.model import LIMIT_KEYS
 from exporter.page import PageParser
@@ -23,6 +24,7 @@ from exporter.web import create_app
 from stallwatch import __version__, logs
 from stallwatch.serving import Server
 from stallwatch.settings import SettingsError
+from stallwatch.webconfig import WebConfig
 
 COMMANDS = ("serve", "check", "record", "replay")
 USAGE_ERROR = 2
@@ -93,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--config.file", dest="config_file", type=Path, default=Path("exporter.yml"))
     serve.add_argument("--config.check", dest="config_check", action="store_true", help="check the file and end")
     serve.add_argument("--web.listen-address", dest="listen", default="127.0.0.1:9840")
+    serve.add_argument(
+        "--web.config.file", dest="web_config", type=Path, help="TLS and users, as exporter-toolkit has it"
+    )
     serve.add_argument("--web.enable-lifecycle", dest="lifecycle", action="store_true", help="reload by POST /-/reload")
     serve.add_argument("--shard", type=_shard, default=Shard(), metavar="K/N", help="watch one N-th of the backends")
     _add_logs(serve, "info")
@@ -138,16 +143,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     logs.configure(arguments.log_level, arguments.log_format)
     _raise_file_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
+    web = WebConfig(arguments.web_config) if arguments.web_config else None
+    discovery = Discovery(lambda: config.read(arguments.config_file, _limits(arguments)), arguments.shard.has)
     if arguments.config_check:
-        backends = config.load(arguments.config_file, _limits(arguments))
-        print(f"{arguments.config_file}: valid, {len(backends)} backends")
-        return 0
-
-    def load() -> list[config.Backend]:
-        return [b for b in config.load(arguments.config_file, _limits(arguments)) if arguments.shard.has(b.name)]
-
-    fleet = Fleet(load)
-    server = Server(create_app(fleet, lifecycle=arguments.lifecycle), arguments.listen)
+        return _check_config(arguments.config_file, discovery)
+    fleet = Fleet(discovery.load, discovered=discovery.counts)
+    server = Server(create_app(fleet, lifecycle=arguments.lifecycle), arguments.listen, web=web)
     stop, hangup = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -155,6 +156,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     fleet.start()
     try:
         server.start()
+        watch_lists = threading.Thread(
+            target=discovery.run, args=(stop, lambda: fleet.update(discovery.current)), name="discovery", daemon=True
+        )
+        watch_lists.start()
         logs.get_logger("main").info("listening", address=arguments.listen, version=__version__)
         while not stop.wait(0.5):
             if hangup.is_set():
@@ -169,6 +174,15 @@ def _serve(arguments: argparse.Namespace) -> int:
         logs.get_logger("main").info("stopped", left_behind=True)
         sys.stderr.flush()
         os._exit(0)
+    return 0
+
+
+def _check_config(path: Path, discovery: Discovery) -> int:
+    """The file, and the files of targets that it names; no server is asked."""
+    backends = discovery.load(ask_servers=False)
+    if errors := discovery.file_errors():
+        raise SettingsError(errors[0])
+    print(f"{path}: valid, {len(backends)} backends")
     return 0
 
 

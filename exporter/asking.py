@@ -22,7 +22,8 @@ MOST_DOUBLINGS = 6
 
 def spacing(rank: RankState, limits: Limits) -> float:
     """Least seconds between asks of this rank; doubles while nothing comes of them."""
-    return float(limits.ask_spacing_seconds * 2 ** min(max(0, rank.fruitless - 1), MOST_DOUBLINGS))
+    fruitless = rank.fruitless + max(0, rank.misses - FOLLOW_UP_MISSES)
+    return float(limits.ask_spacing_seconds * 2 ** min(max(0, fruitless - 1), MOST_DOUBLINGS))
 
 
 def due(rank: RankState, limits: Limits, now: float, *, starting: bool) -> bool:
@@ -31,8 +32,8 @@ def due(rank: RankState, limits: Limits, now: float, *, starting: bool) -> bool:
         return False
     if now - rank.latest_began_at > PAGE_AGE_SECONDS:
         return False
-    if 0 < rank.misses < FOLLOW_UP_MISSES:
-        return True
+    if 0 < rank.misses < FOLLOW_UP_MISSES and rank.asks[-1].result == AskResult.UNANSWERED:
+        return True  # only a miss is followed up: a connection that fails at each poll must not be tried at each poll
     since_ask = float("inf") if rank.last_ask_at is None else now - rank.last_ask_at
     if rank.stalled_seconds >= limits.suspect_after_seconds and not starting:
         return since_ask >= spacing(rank, limits)
@@ -41,7 +42,9 @@ def due(rank: RankState, limits: Limits, now: float, *, starting: bool) -> bool:
         return False
     if starting:  # after a restart the next thing asked is an answer
         return since_ask >= spacing(rank, limits)
-    quiet = max(limits.idle_ask_seconds, spacing(rank, limits) if rank.fruitless or rank.misses else 0.0)
+    if rank.misses:  # in doubt: whether it answers again is not left until the next usual question
+        return since_ask >= spacing(rank, limits)
+    quiet = max(limits.idle_ask_seconds, spacing(rank, limits) if rank.fruitless else 0.0)
     return now - rank.alive_at >= limits.idle_ask_seconds and since_ask >= quiet
 
 

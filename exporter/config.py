@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
 from exporter.model import AskWhen, Limits
+from exporter.relabel import RelabelSettings
 from exporter.runtimes import AskPath, HowToAsk, Runtime, builtin, load_runtime
+from exporter.source_settings import FileSettings, HttpSettings, KubernetesSettings
 from stallwatch.settings import Name, Seconds, SettingsError, Strict, Url, load_yaml, read_secret
 
 AUTO = "auto"
@@ -57,6 +59,17 @@ class BackendSettings(Strict):
     limits: LimitSettings = LimitSettings()
 
 
+class DiscoverySettings(Strict):
+    """Lists of targets that share their relabelling, and what all of their backends have in common."""
+
+    file_sd_configs: list[FileSettings] = []
+    http_sd_configs: list[HttpSettings] = []
+    kubernetes_sd_configs: list[KubernetesSettings] = []
+    relabel_configs: list[RelabelSettings] = []
+    ask: AskSettings = AskSettings()
+    limits: LimitSettings = LimitSettings()
+
+
 class ExporterSettings(Strict):
     """The whole file. `runtime_files`, relative to it, add kinds of server or replace built-in ones of their name."""
 
@@ -64,17 +77,20 @@ class ExporterSettings(Strict):
     poll_timeout_seconds: Seconds = 5.0
     limits: LimitSettings = LimitSettings()
     runtime_files: list[str] = []
-    backends: Annotated[list[BackendSettings], Field(min_length=1)]
+    backends: list[BackendSettings] = []
+    discovery: list[DiscoverySettings] = []
 
-    @field_validator("backends")
-    @classmethod
-    def _names_are_unique(cls, backends: list[BackendSettings]) -> list[BackendSettings]:
+    @model_validator(mode="after")
+    def _something_is_watched_once(self) -> ExporterSettings:
+        if not self.backends and not self.discovery:
+            missing = "backends" not in self.model_fields_set
+            raise ValueError("backends: is missing" if missing else "backends: must hold at least 1")
         seen: set[str] = set()
-        for backend in backends:
+        for backend in self.backends:
             if backend.name in seen:
-                raise ValueError(f"the name {backend.name} is used twice")
+                raise ValueError(f"backends: the name {backend.name} is used twice")
             seen.add(backend.name)
-        return backends
+        return self
 
 
 @dataclass(frozen=True)
@@ -111,7 +127,22 @@ class Backend:
         return dataclasses.replace(self, runtime=runtime, limits=limits, how_to_ask=how)
 
 
-def load(path: Path, overrides: Mapping[str, float] | None = None) -> list[Backend]:
+@dataclass(frozen=True)
+class Config:
+    """The file with everything resolved; discovered backends are resolved when they are found."""
+
+    path: Path
+    backends: tuple[Backend, ...]
+    discovery: tuple[DiscoverySettings, ...]
+    shared: Mapping[str, float]
+    runtimes: Mapping[str, Runtime]
+
+    def resolve(self, settings: BackendSettings, where: str) -> Backend:
+        """A backend with its runtime, limits and key. Raises `SettingsError`: `where` and the key, then why."""
+        return _resolve(where, settings, self.shared, self.runtimes)
+
+
+def read(path: Path, overrides: Mapping[str, float] | None = None) -> Config:
     """Read the file; `overrides` are limits given as flags. Raises `SettingsError`: one line naming the path."""
     settings = load_yaml(path, ExporterSettings)
     shared = {
@@ -122,25 +153,35 @@ def load(path: Path, overrides: Mapping[str, float] | None = None) -> list[Backe
     }
     extra = [load_runtime(path.parent / name) for name in settings.runtime_files]
     runtimes = {**builtin(), **{runtime.name: runtime for runtime in extra}}
-    return [_resolve(path, number, backend, shared, runtimes) for number, backend in enumerate(settings.backends)]
+    backends = [_resolve(f"{path}: backends[{n}]", b, shared, runtimes) for n, b in enumerate(settings.backends)]
+    for number, entry in enumerate(settings.discovery):
+        where = f"{path}: discovery[{number}]"
+        _secret(f"{where}.ask.api_key_file", entry.ask.api_key_file)
+        for place, http in enumerate(entry.http_sd_configs):
+            _secret(f"{where}.http_sd_configs[{place}].bearer_token_file", http.bearer_token_file)
+        for place, cluster in enumerate(entry.kubernetes_sd_configs):
+            _secret(f"{where}.kubernetes_sd_configs[{place}].bearer_token_file", cluster.bearer_token_file)
+    return Config(path, tuple(backends), tuple(settings.discovery), shared, runtimes)
+
+
+def load(path: Path, overrides: Mapping[str, float] | None = None) -> list[Backend]:
+    """The backends that the file names itself. Raises `SettingsError`."""
+    return list(read(path, overrides).backends)
+
+
+def _secret(where: str, file: str | None) -> str | None:
+    try:
+        return None if file is None else read_secret(file)
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from error
 
 
 def _resolve(
-    path: Path,
-    number: int,
-    settings: BackendSettings,
-    shared: Mapping[str, float],
-    runtimes: Mapping[str, Runtime],
+    where: str, settings: BackendSettings, shared: Mapping[str, float], runtimes: Mapping[str, Runtime]
 ) -> Backend:
     if settings.runtime != AUTO and settings.runtime not in runtimes:
         known = ", ".join([AUTO, *sorted(runtimes)])
-        raise SettingsError(f"{path}: backends[{number}].runtime: must be one of {known}")
-    key = None
-    if settings.ask.api_key_file is not None:
-        try:
-            key = read_secret(settings.ask.api_key_file)
-        except SettingsError as error:
-            raise SettingsError(f"{path}: backends[{number}].ask.api_key_file: {error}") from error
+        raise SettingsError(f"{where}.runtime: must be one of {known}")
     resolved = backend(
         settings.name,
         settings.url,
@@ -150,7 +191,7 @@ def _resolve(
         ask=settings.ask,
         proxy=settings.proxy,
         sleep_idle_seconds=settings.sleep_idle_seconds,
-        api_key=key,
+        api_key=_secret(f"{where}.ask.api_key_file", settings.ask.api_key_file),
     )
     resolved = dataclasses.replace(
         resolved,
@@ -160,8 +201,7 @@ def _resolve(
     suspect, stuck = resolved.limits.suspect_after_seconds, resolved.limits.stuck_after_seconds
     if suspect > stuck:
         raise SettingsError(
-            f"{path}: backends[{number}].limits: suspect_after_seconds ({suspect:g}) must not be above "
-            f"stuck_after_seconds ({stuck:g})"
+            f"{where}.limits: suspect_after_seconds ({suspect:g}) must not be above stuck_after_seconds ({stuck:g})"
         )
     return resolved
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from exporter.model import Limits, RankKey, Sample, Verdict
+from exporter.model import FailureReason, Limits, RankKey, Sample, Verdict
 from exporter.progress import AskRecord, RankState
 from exporter.state import NOT_YET_OBSERVED, State
-from exporter.verdict import judge_rank, proof_of
+from exporter.verdict import Proof, judge_rank, proof_of
 
 _HEALTHY_AGAIN = "No short request is sent while it moves."
 
@@ -37,6 +37,8 @@ def _of_backend(state: State, limits: Limits) -> str:
         return f"Connections have been refused for {lasted:.0f} s (limit {limits.down_after_seconds:.0f} s)."
     if verdict is Verdict.UNREACHABLE:
         also = "/health answers, /metrics does not" if failure and failure.alive else "nothing answers"
+        if failure and failure.reason is FailureReason.LOADING:
+            also = f"it has said for longer than {limits.startup_grace_seconds:.0f} s that it is loading its model"
         return f"No usable page for {lasted:.0f} s: {failure.reason.value if failure else ''}{detail}; {also}."
     if verdict is Verdict.UNMEASURED:
         if failure is None or state.judgement.reason == NOT_YET_OBSERVED:
@@ -72,7 +74,7 @@ def _of_rank(state: State, limits: Limits, key: RankKey, rank: RankState) -> str
         case "unanswered":
             return (
                 f"{name} shows {load} and nothing has moved{_for(rank.shown_stall_seconds)}; {silence}. "
-                f"Not proven stuck: {rank.misses} of {proof.misses:g} misses, limit {limit:.0f} s."
+                f"Not proven stuck: {_lacking(rank, proof)}."
             )
         case "unconfirmed":
             return (
@@ -109,6 +111,12 @@ def _of_rank(state: State, limits: Limits, key: RankKey, rank: RankState) -> str
             return f"{name} has {load}, and it moves. {_HEALTHY_AGAIN}"
         case _:
             return f"{name} has nothing in flight."
+
+
+def _lacking(rank: RankState, proof: Proof) -> str:
+    if rank.misses >= proof.misses:
+        return f"that takes a stand of {proof.stall_seconds:.0f} s"
+    return f"{rank.misses} of {proof.misses:g} misses, limit {proof.stall_seconds:.0f} s"
 
 
 def _for(seconds: float) -> str:

@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from exporter.discovery import Counts
 from exporter.exposition import of_backend
 from exporter.model import AskResult, FailureReason, Verdict
 from exporter.snapshot import Snapshot
@@ -83,8 +84,10 @@ class SnapshotCollector(Collector):
         snapshots: Callable[[], Sequence[Snapshot]],
         monotonic: Callable[[], float],
         last_reload_successful: Callable[[], bool],
+        discovered: Callable[[], Counts] = Counts,
     ) -> None:
         self._snapshots, self._monotonic, self._reload_ok = snapshots, monotonic, last_reload_successful
+        self._discovered = discovered
 
     def collect(self) -> Iterable[Metric]:
         """Yield every family; called once per scrape."""
@@ -139,6 +142,27 @@ class SnapshotCollector(Collector):
         build = GaugeMetricFamily("stallwatch_build_info", "The version that runs; always 1.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
+        yield from _discovery(self._discovered())
+
+
+def _discovery(counts: Counts) -> Iterator[Metric]:
+    failures = CounterMetricFamily(
+        "stallwatch_discovery_refresh_failures",
+        "Lists of targets that could not be read or used; the last good list stays.",
+        labels=["mechanism"],
+    )
+    for mechanism, number in counts.failures.items():
+        failures.add_metric([mechanism], number)
+    yield failures
+    yield GaugeMetricFamily(
+        "stallwatch_discovered_backends", "Backends that come from lists of targets, in this shard.", counts.backends
+    )
+    refused = GaugeMetricFamily(
+        "stallwatch_discovery_targets_refused", "Targets that are not watched now, by why.", labels=["reason"]
+    )
+    for reason, number in counts.refused.items():
+        refused.add_metric([reason], number)
+    yield refused
 
 
 def is_dead(snapshot: Snapshot, now: float) -> bool:

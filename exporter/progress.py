@@ -94,7 +94,7 @@ class KvTrack:
             return KvTrack(), False
         if self.reference is None or self.last is None or counters_moved:
             return KvTrack(kv, kv), False
-        if kv <= self.reference - KV_FALL or kv < self.reference / 2:
+        if kv <= self.reference - KV_FALL or kv <= self.reference / 2 < self.reference:
             return KvTrack(kv, kv, RISES_AFTER_FALL), False
         if kv > self.reference:
             needed = max(0, self.rises_needed - 1)
@@ -195,9 +195,10 @@ def follow(
         if rank.ask and not kv_progress and sample.in_flight:
             since_ask = compare(rank.ask.reference, sample)
             if since_ask.explained_by_ask and not rank.ask.moved_beyond:
-                return seen  # held: the ask may be all that moved; settling decides
+                # Held: the ask may be all that moved; settling decides. The engine lives, so no miss of before counts.
+                return replace(seen, misses=0, unanswered_seconds=0.0)
         return _progressed(seen, at, wall, kv_only=not movement.any)
-    # A page that began before the last one ended proves no time; the sum never exceeds what the pages prove.
+    # A page that began before the last one ended proves no time.
     proven = max(0.0, began_at - (rank.latest_at if rank.still_pages == 1 else rank.latest_began_at))
     if movement.reshaped or (proven > limits.gap_seconds and not _same(rank.latest, sample)):
         return replace(seen, stalled_seconds=0.0, still_pages=1, unanswered_seconds=0.0, misses=0)
@@ -244,8 +245,4 @@ def without_clocks(rank: RankState) -> RankState:
 
 
 def _same(before: Sample, after: Sample) -> bool:
-    return (before.steps, before.tokens, before.ended) == (after.steps, after.tokens, after.ended) and (
-        before.running,
-        before.waiting,
-        before.kv_use,
-    ) == (after.running, after.waiting, after.kv_use)
+    return replace(before, deferred=0.0) == replace(after, deferred=0.0)

@@ -166,8 +166,10 @@ def _same_process(state: State, page: Page, limits: Limits) -> State:
             rates.append(movement.work / (page.at - old.latest_at))
         new = follow(old, sample, page.began_at, page.at, page.wall, limits)
         ended_by_itself = new.progress_at == page.at
+        silent = new.ask is not None and new.ask.answer is not None and new.ask.answer.result is AskResult.UNANSWERED
         new = asking.settle(new, page.began_at, page.at, page.wall, live=reading.live)
         moved = moved or new.progress_at == page.at
+        ended_by_itself = ended_by_itself or (silent and new.progress_at == page.at)  # no byte: it moved nothing
         if ended_by_itself and old.stalled_seconds >= limits.suspect_after_seconds:
             learned = max(
                 learned, LEARNED_FACTOR * (old.stalled_seconds + min(page.at - old.latest_at, limits.gap_seconds))

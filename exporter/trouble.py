@@ -22,19 +22,28 @@ class Trouble:
 
     since: float | None = None
     refused_since: float | None = None  # of the uninterrupted run of refused connections
+    loading_since: float | None = None  # since it first said so, in one life of the process
     refused: bool = False  # refused at least once since the last good page
     until: float = 0.0
 
     def add(self, failure: Failure) -> Trouble:
         """Take one more failure."""
-        refused = failure.reason is FailureReason.REFUSED
+        refused, loading = (failure.reason is reason for reason in (FailureReason.REFUSED, FailureReason.LOADING))
+        loads_since = failure.began_at if loading and self.loading_since is None else self.loading_since
         return replace(
             self,
             since=failure.began_at if self.since is None else self.since,
             refused_since=(failure.began_at if self.refused_since is None else self.refused_since) if refused else None,
+            loading_since=None if refused else loads_since,
             refused=self.refused or refused,
             until=failure.at,
         )
+
+    def loading(self, failure: Failure, limits: Limits) -> bool:
+        """Whether it says that it is loading, and has still time to do so."""
+        if failure.reason is not FailureReason.LOADING or self.loading_since is None:
+            return False
+        return self.until - self.loading_since < limits.startup_grace_seconds
 
     def conclude(
         self, failure: Failure, measured_before: bool, worked: bool, limits: Limits

@@ -14,7 +14,6 @@ from exporter import asking
 from exporter.model import (
     Answer,
     Failure,
-    FailureReason,
     Limits,
     Observation,
     Page,
@@ -82,7 +81,7 @@ def conclude(state: State, limits: Limits, now: float) -> Judgement:
 
 def _without_page(state: State, failure: Failure, limits: Limits, now: float) -> Judgement:
     held = state.judgement
-    if failure.reason is FailureReason.LOADING:
+    if state.trouble.loading(failure, limits):
         return Judgement(Verdict.STARTING, "loading")
     found = state.trouble.conclude(failure, state.last_page is not None, _worked(state), limits)
     if found is not None:

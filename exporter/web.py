@@ -1,4 +1,4 @@
-"""`create_app`: /metrics, a status page, health, reload, and the evidence as JSON."""
+"""`create_app`: /metrics, health, reload, the evidence as JSON, and the pages for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-from flask import Flask, Response, jsonify, render_template_string
+from flask import Flask, Response, jsonify
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -19,35 +19,26 @@ from exporter import evidence
 from exporter.exposition import render
 from exporter.fleet import Fleet
 from exporter.metrics import SnapshotCollector, is_dead
+from exporter.pages.routes import add_pages
 from exporter.snapshot import Snapshot
 from exporter.verdict import shown
 
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>stallwatch exporter</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
- :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
- body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
- table { border-collapse: collapse; width: 100%; }
- th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid #8884; vertical-align: top; }
- .stuck, .down, .unreachable, .failing { color: #c0392b; font-weight: 600; }
- .stalled, .unmeasured { color: #b9770e; font-weight: 600; }
-</style>
-<h1>stallwatch exporter</h1>
-<table><thead><tr><th>Backend<th>Verdict<th>Stalled<th>Limit<th>Why</tr></thead><tbody>
-{% for row in rows %}<tr><td><a href="api/v1/backends/{{ row.name }}">{{ row.name }}</a>
-<td class="{{ row.verdict }}">{{ row.verdict }}
-<td>{{ "%.0f s" % row.stalled if row.stalled is not none else "-" }}<td>{{ "%.0f s" % row.limit }}
-<td>{{ row.sentence }}</tr>
-{% endfor %}</tbody></table>
-<p><a href="metrics">metrics</a> · <a href="api/v1/backends">evidence as JSON</a></p></html>
-"""
 
+def create_app(
+    fleet: Fleet,
+    *,
+    lifecycle: bool = False,
+    monotonic: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+    runbooks: str | None = None,
+) -> Flask:
+    """The exporter's web application; `lifecycle` enables reloading over HTTP.
 
-def create_app(fleet: Fleet, *, lifecycle: bool = False, monotonic: Callable[[], float] = time.monotonic) -> Flask:
-    """The exporter's web application; `lifecycle` enables reloading over HTTP."""
-    app = Flask("stallwatch-exporter")
-    collector = SnapshotCollector(fleet.snapshots, monotonic, lambda: fleet.last_reload_successful)
+    `runbooks`: the address under which the runbooks are published, so that a backend's page can lead to its own.
+    """
+    app = Flask("stallwatch-exporter", static_folder=None)
+    add_pages(app, fleet, monotonic, wall, runbooks)
+    collector = SnapshotCollector(fleet.snapshots, monotonic, lambda: fleet.last_reload_successful, fleet.discovered)
     own = CollectorRegistry(auto_describe=False)  # of this process, as every exporter tells them
     ProcessCollector(registry=own)
     PlatformCollector(registry=own)
@@ -55,10 +46,6 @@ def create_app(fleet: Fleet, *, lifecycle: bool = False, monotonic: Callable[[],
     @app.get("/metrics")
     def metrics() -> Response:
         return Response(render(collector.collect()) + generate_latest(own), content_type=CONTENT_TYPE_LATEST)
-
-    @app.get("/")
-    def status() -> str:
-        return render_template_string(PAGE, rows=[_row(snapshot, monotonic()) for snapshot in fleet.snapshots()])
 
     @app.get("/-/healthy")
     def healthy() -> str:
@@ -90,18 +77,6 @@ def create_app(fleet: Fleet, *, lifecycle: bool = False, monotonic: Callable[[],
         return jsonify(document(snapshot, fleet.epoch, monotonic())), 200
 
     return app
-
-
-def _row(snapshot: Snapshot, now: float) -> dict[str, object]:
-    state, limits = snapshot.state, snapshot.backend.limits
-    gauges = shown(state, limits, now)
-    return {
-        "name": snapshot.backend.name,
-        "verdict": state.verdict.value,
-        "stalled": gauges.stalled_seconds,
-        "limit": gauges.stuck_after_seconds,
-        "sentence": evidence.sentence(state, limits),
-    }
 
 
 def document(snapshot: Snapshot, epoch: str, now: float) -> dict[str, object]:

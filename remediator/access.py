@@ -36,6 +36,10 @@ class Access:
     ca_file: str | None = None
 
 
+OPEN = Access()
+"""Exporters that ask for nothing."""
+
+
 def resolve(path: Path, key: str, settings: AccessSettings) -> Access:
     """Read what the files hold. Raises `SettingsError`: one line that names the path and the key."""
     headers = {}

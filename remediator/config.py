@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from remediator import model
-from remediator.access import Access, AccessSettings, resolve
+from remediator.access import OPEN, Access, AccessSettings, resolve
 from remediator.auth import NOBODY, Credentials
 from remediator.drivers import Command, Driver
 from remediator.drivers.command import CommandSettings
@@ -174,7 +174,7 @@ class Config:
     decide_every_seconds: float
     identity_change_seconds: float
     backends: Mapping[str, Backend]
-    exporter_access: Access = Access()
+    exporter_access: Access = OPEN
     credentials: Credentials = NOBODY
     allow_unauthenticated: bool = False
     journal_password: str | None = dataclasses.field(default=None, repr=False)

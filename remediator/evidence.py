@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from remediator.access import Access
+from remediator.access import OPEN, Access
 from remediator.model import View
 from stallwatch.http import Client, HttpFailed
 
@@ -30,8 +30,8 @@ class Sight:
 class Exporters:
     """One or several exporters, each the owner of its backends."""
 
-    def __init__(self, urls: Sequence[str], timeout_seconds: float = 5.0, access: Access | None = None) -> None:
-        self._urls, self._timeout, self._access = tuple(urls), timeout_seconds, access or Access()
+    def __init__(self, urls: Sequence[str], timeout_seconds: float = 5.0, access: Access = OPEN) -> None:
+        self._urls, self._timeout, self._access = tuple(urls), timeout_seconds, access
         self._owners: Mapping[str, frozenset[str]] = {}
 
     def fleet(self) -> Sight:

@@ -1,21 +1,29 @@
 """Serving a WSGI application on cheroot: threads, bounds, and an end within two seconds.
 
-A client that says nothing costs no thread; one that dribbles its request, or the reading of an answer, is cut off.
+A client that says nothing costs no thread; one that dribbles its handshake, its request, or the reading of an answer,
+is cut off.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from cheroot import wsgi
+from cheroot import errors, wsgi
+from cheroot.makefile import MakeFile
 from cheroot.server import HTTPConnection
+from cheroot.ssl import Adapter
 
+from stallwatch.guard import guarded
 from stallwatch.logs import get_logger
 from stallwatch.settings import SettingsError
+from stallwatch.webconfig import WebConfig
 
 MAX_HEADER_BYTES = 64 * 1024
 BACKLOG = 128
@@ -23,6 +31,7 @@ IDLE_SECONDS = 10
 """A connection without any request is closed after so long."""
 EXCHANGE_SECONDS = 10.0
 """A request must have arrived in so long, and its answer be taken in as much again, however steadily bytes come."""
+PLAIN = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis port speaks HTTPS.\n"
 GRACE_SECONDS = 1
 STOP_SECONDS = 1.8
 
@@ -42,6 +51,7 @@ class _Bounded:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self._reading, self._deadline = False, 0.0
+        self._greeted = not isinstance(inner, ssl.SSLSocket)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -50,13 +60,44 @@ class _Bounded:
         """A request begins."""
         self._reading, self._deadline = True, time.monotonic() + EXCHANGE_SECONDS
 
+    def greet(self) -> bool:
+        """The TLS handshake, if it is due, in the time of the first request. Return whether the client can be served.
+
+        It is not done where connections are accepted: one client that says nothing would keep out all others.
+        """
+        if self._greeted:
+            return True
+        try:
+            self._arm(reading=True)
+            self._inner.do_handshake()
+        except OSError as error:  # errors of TLS and time-outs, too
+            if getattr(error, "reason", "") == "HTTP_REQUEST":
+                with contextlib.suppress(OSError):  # the rest of its request is read first, else the answer is lost
+                    os.read(self._inner.fileno(), MAX_HEADER_BYTES)
+                with contextlib.suppress(OSError):
+                    os.write(self._inner.fileno(), PLAIN)
+            _log(f"no handshake: {error}")
+            return False
+        self._greeted = True
+        return True
+
+    def unread(self) -> bool:
+        """Whether bytes were decrypted that nobody has read yet: the socket itself would stay silent about them."""
+        return isinstance(self._inner, ssl.SSLSocket) and self._greeted and self._inner.pending() > 0
+
     def recv_into(self, *arguments: Any) -> int:
         self._arm(reading=True)
-        return int(self._inner.recv_into(*arguments))
+        try:
+            return int(self._inner.recv_into(*arguments))
+        except ssl.SSLError as error:
+            raise errors.FatalSSLAlert(str(error)) from error
 
     def send(self, *arguments: Any) -> int:
         self._arm(reading=False)
-        return int(self._inner.send(*arguments))
+        try:
+            return int(self._inner.send(*arguments))
+        except ssl.SSLError as error:
+            raise errors.FatalSSLAlert(str(error)) from error
 
     def _arm(self, *, reading: bool) -> None:
         now = time.monotonic()
@@ -73,7 +114,31 @@ class _Connection(HTTPConnection):
 
     def communicate(self) -> Any:
         self.socket.begin()
-        return super().communicate()  # type: ignore[no-untyped-call]
+        return self.socket.greet() and super().communicate()  # type: ignore[no-untyped-call]
+
+
+class _Tls(Adapter):
+    """TLS with the certificate as it is now. The handshake is left to the thread that serves the connection."""
+
+    def __init__(self, config: WebConfig) -> None:
+        self._config = config
+
+    def bind(self, sock: socket.socket) -> socket.socket:
+        return sock
+
+    def wrap(self, sock: socket.socket) -> tuple[Any, dict[str, Any]]:
+        context = self._config.current().context
+        assert context is not None
+        try:
+            return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False), self.get_environ()
+        except OSError as error:  # gone before it was greeted
+            raise errors.FatalSSLAlert(str(error)) from error
+
+    def get_environ(self) -> dict[str, Any]:
+        return {"wsgi.url_scheme": "https", "HTTPS": "on"}
+
+    def makefile(self, sock: Any, mode: str = "r", bufsize: int = -1) -> Any:
+        return MakeFile(sock, mode, bufsize)
 
 
 class _Cheroot(wsgi.Server):
@@ -81,22 +146,35 @@ class _Cheroot(wsgi.Server):
 
     def process_conn(self, conn: Any) -> None:
         """Give a connection to a worker only once it has something to say; cheroot gives it at once."""
-        if conn.last_used is None and self.ssl_adapter is None:
+        if conn.last_used is None:
             self._connections.put(conn)  # type: ignore[attr-defined]
         else:
             super().process_conn(conn)
 
+    def put_conn(self, conn: Any) -> None:
+        """Keep a connection for its next request, which may have been decrypted already."""
+        if conn.socket.unread():
+            super().process_conn(conn)
+        else:
+            super().put_conn(conn)
+
 
 class Server:
-    """One listening address; `start` binds and serves beside the caller."""
+    """One listening address; `start` binds and serves beside the caller. `web`: TLS, users and headers."""
 
     def __init__(
-        self, app: Callable[..., Any], listen: str, *, threads: int = 8, max_body_bytes: int = 16 * 1024 * 1024
+        self,
+        app: Callable[..., Any],
+        listen: str,
+        *,
+        threads: int = 8,
+        max_body_bytes: int = 16 * 1024 * 1024,
+        web: WebConfig | None = None,
     ) -> None:
         self._listen = listen
         self._server = _Cheroot(
             parse_listen(listen),
-            app,
+            app if web is None else guarded(app, web),
             numthreads=threads,
             timeout=IDLE_SECONDS,
             server_name="stallwatch",
@@ -106,6 +184,8 @@ class Server:
         self._server.max_request_header_size = MAX_HEADER_BYTES
         self._server.max_request_body_size = max_body_bytes
         self._server.error_log = _log  # type: ignore[method-assign]
+        if web is not None and web.tls:
+            self._server.ssl_adapter = _Tls(web)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:

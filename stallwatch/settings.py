@@ -61,9 +61,15 @@ def _url(text: str) -> str:
         raise ValueError(str(error)) from error
 
 
+def _name(text: str) -> str:
+    if text in (".", ".."):
+        raise ValueError("must be a name: . and .. are steps in a path")
+    return text
+
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A duration above zero, in seconds."""
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$"), AfterValidator(_name)]
 """A name that is safe as a label value, in a path and on a page."""
 Url = Annotated[str, AfterValidator(_url)]
 """An http or https address; see `check_url`."""

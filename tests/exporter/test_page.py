@@ -147,3 +147,54 @@ def test_what_is_kept_from_page_to_page_changes_nothing(pages: list[list[tuple[s
             except PageError as error:
                 results.append((error.reason, str(error)))
         assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+def test_values_that_are_no_numbers_are_not_there(value: str) -> None:
+    """A gauge or a counter without a number is as absent as one without a line; the rest of the page counts."""
+    labels = '{engine="0",model_name="m"}'
+    body = f"""vllm:generation_tokens_total{labels} 7
+vllm:iteration_tokens_total_count{labels} {value}
+vllm:num_requests_running{labels} {value}
+vllm:kv_cache_usage_perc{labels} {value}
+process_start_time_seconds {value}
+"""
+    reading = VLLM.parse(body.encode())
+    sample = reading.samples["m", "0"]
+    assert (dict(sample.steps), sample.tokens) == ({}, {"vllm:generation_tokens_total": 7})
+    assert (sample.in_flight, sample.kv_use, reading.start_time) == (0, None, None)
+
+
+def test_nothing_else_on_a_real_page_is_work() -> None:
+    """Cache queries, preemptions, aborts, `http_*`, `process_*`, and each `*_sum` are on this page, and are no work."""
+    body = recorded("02-busy-decode", 10)
+    for name in (b"vllm:prefix_cache_queries", b"vllm:num_preemptions", b"http_requests", b"process_cpu", b"_sum{"):
+        assert name in body
+    sample = VLLM.parse(body).samples["tiny", "0"]
+    names = {name.partition("{")[0] for name in (*sample.steps, *sample.tokens, *sample.ended)}
+    assert names == {
+        "vllm:iteration_tokens_total_count",
+        "vllm:generation_tokens_total",
+        "vllm:prompt_tokens_total",
+        "vllm:request_success_total",
+    }
+    assert not any("abort" in name or "=error" in name for name in sample.ended)
+    assert set(VLLM.parse(body).samples) == {("tiny", "0")}
+
+
+@pytest.mark.parametrize(("value", "asleep"), [("0", True), ("1", False)])
+def test_asleep_by_the_page(value: str, asleep: bool) -> None:
+    """The state `awake` is 0 while the server sleeps; its other states say nothing."""
+    labels = 'engine="0",model_name="m"'
+    body = f"""vllm:generation_tokens_total{{{labels}}} 7
+vllm:engine_sleep_state{{{labels},sleep_state="awake"}} {value}
+vllm:engine_sleep_state{{{labels},sleep_state="weights_offloaded"}} 0
+"""
+    assert VLLM.parse(body.encode()).asleep is asleep
+
+
+@pytest.mark.parametrize(("value", "paused"), [("0", False), ("2", True)])
+def test_paused_by_the_page(value: str, paused: bool) -> None:
+    """SGLang counts the requests that it holds while it is paused."""
+    body = f'sglang:realtime_tokens_total{{model_name="m"}} 7\nsglang:num_paused_reqs{{model_name="m"}} {value}\n'
+    assert PageParser(builtin()["sglang"]).parse(body.encode()).paused is paused

@@ -44,6 +44,7 @@ def line(tmp_path: Path, text: str | bytes) -> str:
     ("text", "expected"),
     [
         ("", "file.yml: is empty"),
+        ("parts: [{name: ..}]", "file.yml: parts[0].name: must be a name: . and .. are steps in a path"),
         ("# nothing\n", "file.yml: is empty"),
         ("[]", "file.yml: must be a mapping of keys at the top"),
         ("hello", "file.yml: must be a mapping of keys at the top"),
