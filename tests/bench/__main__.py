@@ -24,7 +24,9 @@ from exporter.runtimes import builtin
 from exporter.state import State
 from exporter.verdict import advance
 from tests.bench.blackbox import beside_blackbox
+from tests.bench.journal import decisions, growth
 from tests.bench.scale import fleet
+from tests.bench.webhook import deliveries
 
 ROOT = Path(__file__).parent.parent.parent
 ROUNDS, REPEATS = 7, 60
@@ -96,6 +98,9 @@ FLEETS: dict[str, Callable[[], dict[str, float]]] = {
     "100 backends": lambda: fleet(100, recorded("02-busy-decode", 10)),
     "1,000 backends": lambda: fleet(1000, recorded("02-busy-decode", 10)),
     "1,000 backends, 4 shards": lambda: fleet(1000, recorded("02-busy-decode", 10), shards=4),
+    "webhook": deliveries,
+    "decisions": decisions,
+    "journal": growth,
 }
 
 

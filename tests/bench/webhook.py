@@ -17,7 +17,7 @@ import requests
 from demo.parts import Parts, free_port
 from tests.bench.scale import cpu_seconds
 
-DELIVERIES = 60
+DELIVERIES = 200
 STREAM_PER_SECOND, STREAM_SECONDS = 50, 30
 BACKENDS = 1000
 
