@@ -179,7 +179,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _check_config(path: Path, discovery: Discovery) -> int:
     """The file, and the files of targets that it names; no server is asked."""
-    backends = discovery.load(ask_servers=False)
+    backends = discovery.load(checking=True)
     if errors := discovery.file_errors():
         raise SettingsError(errors[0])
     print(f"{path}: valid, {len(backends)} backends")

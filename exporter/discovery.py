@@ -79,10 +79,11 @@ class Discovery:
         self._counts = Counts()
         self._log = get_logger("discovery")
 
-    def load(self, *, ask_servers: bool = True) -> list[Backend]:
+    def load(self, *, checking: bool = False) -> list[Backend]:
         """Read the configuration and every list again. Raises `SettingsError`, with nothing changed.
 
         Servers are asked beside the caller; a list whose source is still configured stays until its next answer.
+        `checking`: only files are read, and what is wrong with them is left to `file_errors`.
         """
         config = self._read()
         sources: dict[str, Source] = {}
@@ -93,18 +94,18 @@ class Discovery:
             for settings in cast("tuple[_Settings, ...]", configured):
                 key = f"{config.path.parent} {settings!r}"
                 if key not in sources:
-                    sources[key] = self._sources.get(key) or self._source(config.path.parent, settings)
+                    sources[key] = self._sources.get(key) or self._source(config.path.parent, settings, quiet=checking)
                 found.append(sources[key])
             entries.append(_Entry(entry, tuple(found), tuple(Rule(rule) for rule in entry.relabel_configs)))
         self._config, self._sources, self._entries = config, sources, tuple(entries)
         for source in sources.values():
-            if ask_servers or isinstance(source, FileSource):
+            if not checking or isinstance(source, FileSource):
                 source.tick(self._monotonic(), force=True)
         return self.current()
 
-    def _source(self, folder: Path, settings: _Settings) -> Source:
+    def _source(self, folder: Path, settings: _Settings, *, quiet: bool) -> Source:
         if isinstance(settings, FileSettings):
-            return FileSource(settings, folder, self._failures)
+            return FileSource(settings, folder, self._failures, quiet=quiet)
         if isinstance(settings, KubernetesSettings):
             return PodSource(settings, self._failures)
         return HttpSource(settings, self._failures)

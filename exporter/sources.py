@@ -42,10 +42,10 @@ class _File:
 class FileSource:
     """The files of one `file_sd_configs` entry: looked at each tick, read when changed or due."""
 
-    def __init__(self, settings: FileSettings, folder: Path, failures: Counter[str]) -> None:
+    def __init__(self, settings: FileSettings, folder: Path, failures: Counter[str], *, quiet: bool = False) -> None:
         self._patterns = [str(folder / pattern) for pattern in settings.files]
         self._refresh_seconds, self._due = settings.refresh_interval_seconds, float("-inf")
-        self._failures, self._log = failures, get_logger("discovery")
+        self._failures, self._log, self._quiet = failures, get_logger("discovery"), quiet
         self._files: dict[str, _File] = {}
         self._lock = threading.Lock()
         self.version = 0
@@ -83,7 +83,7 @@ class FileSource:
         except (OSError, TargetsError) as error:
             self._failures["file"] += 1
             text = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-            if text != file.error:
+            if text != file.error and not self._quiet:
                 self._log.error("targets not usable", file=path, error=text, kept=len(file.targets))
             file.error = text
             return

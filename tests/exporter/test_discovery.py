@@ -15,6 +15,7 @@ import pytest
 
 from exporter import discovery as discovery_module
 from exporter import sources
+from exporter.__main__ import main
 from exporter.config import read
 from exporter.discovery import Discovery
 from exporter.fleet import Shard
@@ -363,9 +364,24 @@ def test_the_loop_applies_changes_and_survives(site: Site, monkeypatch: pytest.M
     loop.join(5)
 
 
+def test_config_check_reads_the_lists(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    """A broken list is one line and exit code 2; a good one is counted. No server is asked."""
+    argv = ["--config.file", str(site.config), "--config.check"]
+    site.config.write_text(CONFIG.replace("}]}]", "}], http_sd_configs: [{url: 'http://127.0.0.1:1'}]}]"))
+    write(site.folder / "a.json", "h:1", "h:2")
+    assert main(argv) == 0
+    assert capfd.readouterr().out == f"{site.config}: valid, 2 backends\n"
+    (site.folder / "b.json").write_text("[")
+    assert main(argv) == 2
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"stallwatch-exporter: {site.folder}/b.json: is not JSON: ")
+    assert said.err.count("\n") == 1
+
+
 def test_the_example_loads() -> None:
     """config/discovery.yml is a configuration."""
     example = Path(__file__).parent.parent.parent / "config" / "discovery.yml"
     found = Discovery(lambda: read(example))
-    assert [backend.name for backend in found.load(ask_servers=False)] == ["gb10-a", "gb10-b"]
+    assert [backend.name for backend in found.load(checking=True)] == ["gb10-a", "gb10-b"]
     assert found.file_errors() == []

@@ -77,7 +77,7 @@ def test_flapping_for_a_day(tmp_path: Path) -> None:
     """A poison request that comes back after each restart: three restarts in six hours, then a person has to look."""
     world = build(tmp_path / "journal.db")
     pending = Pending(world.parts, Runner(world.parts))
-    runs = _inline(pending)
+    runs = inline(pending)
     while world.clock.monotonic() < 86_400:
         lives = world.driver.identity
         # Well for ten minutes after each restart, then stuck again.
@@ -93,7 +93,7 @@ def test_flapping_for_a_day(tmp_path: Path) -> None:
     world.close()
 
 
-def _inline(pending: Pending) -> Callable[[], None]:
+def inline(pending: Pending) -> Callable[[], None]:
     """Carry attempts on the test's own thread: the clock is a fake one."""
     begun: list[Callable[[], None]] = []
     runner = pending._runner
@@ -117,7 +117,7 @@ def test_a_clock_that_is_set_back(tmp_path: Path) -> None:
     """Set back by an hour after a restart: the cooldown still holds, and nothing is restarted twice for it."""
     world = build(tmp_path / "journal.db")
     pending = Pending(world.parts, Runner(world.parts))
-    runs = _inline(pending)
+    runs = inline(pending)
     world.alert("a")
     pending.step()
     runs()
