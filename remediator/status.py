@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,6 +45,11 @@ are in trouble at once, so nothing is restarted.</strong>{% endif %}</p>
 <td>{% for s in a.steps %}{{ s.name }} {{ s.at | clock }}{% if not loop.last %}, {% endif %}{% endfor %}
 <td>{{ a.sentence }} {{ a.detail or "" }}</tr>
 {% else %}<tr><td colspan="6">none yet{% endfor %}</tbody></table>
+<h2>Restarts that were seen</h2>
+<table><thead><tr><th>When<th>Backend<th>By<th>Before<th>Now</tr></thead><tbody>
+{% for r in restarts %}<tr><td>{{ r.at | when }}<td>{{ r.backend }}<td class="{{ "" if r.ours else "wait" }}">
+{{ "this program" if r.ours else "somebody else" }}<td>{{ r.identity_before }}<td>{{ r.identity_after }}</tr>
+{% else %}<tr><td colspan="5">none yet{% endfor %}</tbody></table>
 <h2>Decisions</h2>
 <table><thead><tr><th>When<th>Backend<th>Decision<th>Reason<th>Why</tr></thead><tbody>
 {% for d in decisions %}<tr><td>{{ d.at | when }}<td>{{ d.backend }}<td class="{{ d.decision }}">{{ d.decision }}
@@ -58,7 +64,8 @@ def document(parts: Parts, limit: int) -> dict[str, Any]:
 
     `attempts` (id, backend, group, driver, request_id, claimed_at, called_at, ended_at, outcome, reason, detail,
     identity_before, identity_after, sentence, steps of name, at, detail), `requests` that are open, `decisions`,
-    `backends` (budget, cooldown, hold), `storm` or null, `mode`. Raises `JournalFailed`.
+    `restarts` that were seen (backend, identity_before, identity_after, at, ours), `backends` (budget, cooldown,
+    hold), `storm` or null, `mode`. Raises `JournalFailed`.
     """
     reader, now = parts.journal.reader, parts.clock.time()
     history = reader.history(now)
@@ -85,6 +92,7 @@ def document(parts: Parts, limit: int) -> dict[str, Any]:
         "attempts": reader.recent_attempts(limit),
         "requests": requests,
         "decisions": reader.recent_decisions(limit),
+        "restarts": [asdict(restart) for restart in parts.journal.restarts.recent(limit)],
         "backends": backends,
         "storm": None if storm is None else {"since": storm.since, "overridden": storm.overridden},
     }

@@ -9,6 +9,7 @@ import pytest
 
 from remediator.attempt import Attempt
 from remediator.lives import Lives
+from remediator.web import create_app
 from tests.remediator.fakes import World
 
 Make = Callable[..., World]
@@ -98,3 +99,18 @@ def test_two_replicas_count_one_restart_once(make: Make, pool: ThreadPoolExecuto
     for lives in (one, other):
         lives.step(pool)
     assert seen(world, "others") == 1
+
+
+def test_restarts_are_shown(make: Make, pool: ThreadPoolExecutor) -> None:
+    """On the page in words, and as data; a name that would be markup is text."""
+    world = make()
+    lives = Lives(world.parts)
+    lives.step(pool)
+    world.driver.identity = "<b>life-7</b>"
+    lives.step(pool)
+    web = create_app(world.parts, lambda: True).test_client()
+    page = web.get("/").get_data(as_text=True)
+    assert "somebody else" in page
+    assert "&lt;b&gt;life-7" in page
+    (shown,) = web.get("/api/v1/actions").get_json()["restarts"]
+    assert (shown["backend"], shown["identity_before"], shown["ours"]) == ("a", "life-1", False)

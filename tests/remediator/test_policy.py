@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remediator import budget, model, policy, recovery, storm
+from remediator.config import LimitSettings
 from remediator.model import (
     WAITS,
     Fleet,
@@ -377,3 +379,15 @@ def test_the_policy_is_pure(pure: Any) -> None:
     found = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert found <= allowed
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+
+
+def test_the_documented_ladder_and_limits_are_those_of_the_code() -> None:
+    """Whoever reads the page reads what is done."""
+    page = (Path(__file__).parents[2] / "docs" / "remediator.md").read_text(encoding="utf-8")
+    rungs = re.findall(r"^\| `(\w+)` \| (?!\d)", page, re.MULTILINE)
+    assert rungs == [reason.value for reason, _ in policy.LADDER]
+    settings = LimitSettings()
+    for keys, values in re.findall(r"^\| ((?:`\w+_\w+`(?:, )?)+) \| ([\d, ]+)", page, re.MULTILINE):
+        for key, value in zip(re.findall(r"\w+", keys), re.findall(r"\d+", values), strict=True):
+            assert getattr(settings, key) == float(value), key
+    assert set(re.findall(r"`(\w+_\w+)`", page)) >= set(LimitSettings.model_fields)
