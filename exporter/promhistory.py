@@ -32,6 +32,10 @@ class HistoryError(SettingsError):
     """Prometheus cannot be read, refuses, or has no such series; one line."""
 
 
+class NoSeriesError(HistoryError):
+    """Nothing that the selector takes is stored for this range."""
+
+
 class _TooMuch(Exception):
     """The answer is larger than either side allows; a shorter range may pass."""
 
@@ -77,12 +81,12 @@ class History:
     def find(self, start: float, end: float) -> None:
         """Make sure that there is something, and learn which labels are the target's and not the page's.
 
-        Raises `HistoryError`: among others if no series of work is in the range.
+        Raises `HistoryError`; `NoSeriesError` if no series of work is in the range.
         """
         work = _names(self.runtime, ("steps", "tokens", "ended"))
         found = self._ask("series", {"match[]": self._match(work), "start": start, "end": end})
         if not (isinstance(found, list) and found):
-            raise HistoryError(f"{self.url}: no series of {self.runtime.name} there for {{{self.selector}}}")
+            raise NoSeriesError(f"{self.url}: no series of {self.runtime.name} in this range for {{{self.selector}}}")
         targets = self._ask("series", {"match[]": self._match(["up"]), "start": start, "end": end})
         names = {name for labels in targets if isinstance(labels, dict) for name in labels}
         self._labels = _TARGET_LABELS | (names - {"__name__"})

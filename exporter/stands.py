@@ -100,7 +100,9 @@ class Tally:
         (heapq.heappush if len(self.longest) < KEPT else heapq.heappushpop)(self.longest, entry)
 
     def add_prefill(self, seconds: float) -> None:
-        """Count one time during which only KV use rose: a long prompt, which is progress."""
+        """Count one time during which only KV use rose: a long prompt, which is progress. One such page is none."""
+        if not seconds:
+            return
         self.prefills += 1
         self.longest_prefill_seconds = max(self.longest_prefill_seconds, seconds)
         for row in self.reached:
@@ -204,7 +206,6 @@ class Tracker:
         if rank.kv_only_since is not None and rank.progress_at == page.at:
             self._prefills[key] = page.at - rank.kv_only_since
         elif rank.kv_only_since is None and key in self._prefills:
-            # The page that ends it shows its first output: the prompt took until then.
             self.tally.add_prefill(self._prefills.pop(key))
 
     def _close(self, key: RankKey, end: End) -> None:

@@ -384,7 +384,7 @@ def test_the_policy_is_pure(pure: Any) -> None:
 def test_the_documented_ladder_and_limits_are_those_of_the_code() -> None:
     """Whoever reads the page reads what is done."""
     page = (Path(__file__).parents[2] / "docs" / "remediator.md").read_text(encoding="utf-8")
-    rungs = re.findall(r"^\| `(\w+)` \| (?!\d)", page, re.MULTILINE)
+    rungs = re.findall(r"^\| `(\w+)` \|", page.partition("## Limits")[0], re.MULTILINE)
     assert rungs == [reason.value for reason, _ in policy.LADDER]
     settings = LimitSettings()
     for keys, values in re.findall(r"^\| ((?:`\w+_\w+`(?:, )?)+) \| ([\d, ]+)", page, re.MULTILINE):
