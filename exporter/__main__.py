@@ -1,4 +1,4 @@
-"""stallwatch-exporter: flags and sub-commands. `serve` is the default; check, record and replay stand beside it."""
+"""stallwatch-exporter: flags and sub-commands. `serve` is the default; check, record, replay and backtest beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from exporter import check, config, record, recording
+from exporter import backtest, check, config, record, recording
 from exporter.discovery import Discovery
 from exporter.fleet import Fleet, Shard
 from exporter.model import LIMIT_KEYS
@@ -23,10 +23,10 @@ from exporter.runtimes import builtin
 from exporter.web import create_app
 from stallwatch import __version__, logs
 from stallwatch.serving import Server
-from stallwatch.settings import SettingsError
+from stallwatch.settings import SettingsError, check_url
 from stallwatch.webconfig import WebConfig
 
-COMMANDS = ("serve", "check", "record", "replay")
+COMMANDS = ("serve", "check", "record", "replay", "backtest")
 USAGE_ERROR = 2
 SWITCH_SECONDS = 0.05
 """How often a thread that waits for the interpreter asks for it. With a thread per backend the usual 5 ms make a
@@ -55,6 +55,13 @@ def _seconds(text: str) -> float:
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
     return value
+
+
+def _url(text: str) -> str:
+    try:
+        return check_url(text)
+    except SettingsError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from error
 
 
 def _shard(text: str) -> Shard:
@@ -98,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--web.config.file", dest="web_config", type=Path, help="TLS and users, as exporter-toolkit has it"
     )
+    serve.add_argument("--web.runbook-url", dest="runbook_url", type=_url, help="where rules/runbooks/ is published")
     serve.add_argument("--web.enable-lifecycle", dest="lifecycle", action="store_true", help="reload by POST /-/reload")
     serve.add_argument("--shard", type=_shard, default=Shard(), metavar="K/N", help="watch one N-th of the backends")
     _add_logs(serve, "info")
@@ -124,6 +132,10 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("files", nargs="+", type=Path, metavar="FILE")
     _add_runtime(again, "vllm")
     _add_limits(again)
+
+    history = commands.add_parser("backtest", help="run the stall clocks over the history that a Prometheus holds")
+    backtest.add_arguments(history)
+    _add_runtime(history, "vllm")
     return parser
 
 
@@ -148,7 +160,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     if arguments.config_check:
         return _check_config(arguments.config_file, discovery)
     fleet = Fleet(discovery.load, discovered=discovery.counts)
-    server = Server(create_app(fleet, lifecycle=arguments.lifecycle), arguments.listen, web=web)
+    server = Server(
+        create_app(fleet, lifecycle=arguments.lifecycle, runbooks=arguments.runbook_url), arguments.listen, web=web
+    )
     stop, hangup = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -213,13 +227,18 @@ def _replay(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _backtest(arguments: argparse.Namespace) -> int:
+    return backtest.from_arguments(arguments, builtin()[arguments.runtime])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a sub-command; return the exit code. What a user can cause is one line on standard error, and code 2."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help", "--version")):
         words = ["serve", *words]
     arguments = _parser().parse_args(words)
-    command = {"serve": _serve, "check": _check, "record": _record, "replay": _replay}[arguments.command]
+    known = {"serve": _serve, "check": _check, "record": _record, "replay": _replay, "backtest": _backtest}
+    command = known[arguments.command]
     try:
         return command(arguments)
     except (SettingsError, recording.RecordingError) as error:

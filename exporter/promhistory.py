@@ -58,16 +58,16 @@ class Chunk:
 
 @dataclass
 class History:
-    """One Prometheus, and the series in it that a runtime's `selector` (matchers without braces) takes.
+    """One Prometheus, and a runtime's series in it that `selector` takes, once they are found.
 
     `warnings` collects what Prometheus itself warns of, such as a part of its storage that did not answer.
     """
 
     url: str
     runtime: Runtime
-    selector: str
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     token: str | None = None
+    selector: str = ""
     warnings: set[str] = field(default_factory=set)
     _labels: frozenset[str] = _TARGET_LABELS
 
@@ -78,11 +78,12 @@ class History:
         """Close the connection that is kept."""
         self._client.close()
 
-    def find(self, start: float, end: float) -> None:
-        """Make sure that there is something, and learn which labels are the target's and not the page's.
+    def find(self, selector: str, start: float, end: float) -> None:
+        """Take a selector (matchers without braces): make sure that there is something, and learn which labels are the target's and not the page's.
 
         Raises `HistoryError`; `NoSeriesError` if no series of work is in the range.
         """
+        self.selector = selector
         work = _names(self.runtime, ("steps", "tokens", "ended"))
         found = self._ask("series", {"match[]": self._match(work), "start": start, "end": end})
         if not (isinstance(found, list) and found):

@@ -29,18 +29,18 @@ USES_REQUESTS = {"stallwatch/deadline.py", "stallwatch/http.py"}
 LAYERS = (
     ("exporter.model", "exporter.exposition", "exporter.relabel", "exporter.targets", "exporter.source_settings"),
     ("exporter.runtimes", "exporter.progress", "exporter.sources"),
-    ("exporter.page", "exporter.incarnation", "exporter.trouble", "exporter.asking", "exporter.config"),
+    ("exporter.page", "exporter.incarnation", "exporter.trouble", "exporter.asking", "exporter.config", "exporter.promhistory"),
     ("exporter.state", "exporter.discovered", "exporter.kubernetes_sd"),
     ("exporter.verdict", "exporter.fetch", "exporter.ask", "exporter.carry", "exporter.discovery"),
-    ("exporter.evidence", "exporter.recording"),
-    ("exporter.snapshot", "exporter.reading"),
+    ("exporter.evidence", "exporter.recording", "exporter.stands"),
+    ("exporter.snapshot", "exporter.reading", "exporter.backtest_report"),
     ("exporter.watch",),
     ("exporter.fleet", "exporter.metrics"),
     ("exporter.pages.words",),
     ("exporter.pages.row",),
     ("exporter.pages.table", "exporter.pages.backend"),
     ("exporter.pages.routes",),
-    ("exporter.web", "exporter.check", "exporter.record"),
+    ("exporter.web", "exporter.check", "exporter.record", "exporter.backtest"),
     ("exporter.__main__",),
 )
 """A module imports only from layers above its own in this list."""
