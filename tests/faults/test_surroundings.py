@@ -72,6 +72,7 @@ def test_the_exporter_hangs(make: Make) -> None:
         ({"verdict": "stalled"}, "not_confirmed"),
         ({"verdict": "paused"}, "not_confirmed"),
         ({"verdict": "hung"}, "not_confirmed"),
+        ({"verdict": "unmeasured", "age_seconds": None}, "not_confirmed"),  # it was restarted and has read nothing yet
         ({"verdict": "starting"}, "starting"),
         ({"verdict": None}, "evidence_unavailable"),
         ({"name": "b"}, "evidence_unavailable"),
@@ -80,7 +81,7 @@ def test_the_exporter_hangs(make: Make) -> None:
 def test_the_exporter_says_something_else(make: Make, changes: dict[str, object], reason: str) -> None:
     """Stale, of a dead loop, without its limits, another verdict, one that nobody knows: nothing is restarted."""
     world = make()
-    world.exporter.says = lambda name: world.document(name, "stuck", **changes)
+    world.exporter.says = lambda name: {**world.document(name, "stuck"), **changes}
     replica = world.replica()
     replica.deliver("a")
     until(lambda: (last_decision(world) or ("", ""))[1] == reason, f"{reason}, not {last_decision(world)}")
