@@ -228,7 +228,8 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 def _backtest(arguments: argparse.Namespace) -> int:
-    return backtest.from_arguments(arguments, builtin()[arguments.runtime])
+    print(backtest.from_arguments(arguments, builtin()[arguments.runtime]))
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

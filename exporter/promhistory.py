@@ -79,18 +79,24 @@ class History:
         self._client.close()
 
     def find(self, selector: str, start: float, end: float) -> None:
-        """Take a selector (matchers without braces): make sure that there is something, and learn which labels are the target's and not the page's.
+        """Take a selector (matchers without braces) if it finds something; learn which labels are the target's own.
 
         Raises `HistoryError`; `NoSeriesError` if no series of work is in the range.
         """
         self.selector = selector
         work = _names(self.runtime, ("steps", "tokens", "ended"))
-        found = self._ask("series", {"match[]": self._match(work), "start": start, "end": end})
+        found = self._series(work, start, end)
         if not (isinstance(found, list) and found):
             raise NoSeriesError(f"{self.url}: no series of {self.runtime.name} in this range for {{{self.selector}}}")
-        targets = self._ask("series", {"match[]": self._match(["up"]), "start": start, "end": end})
+        targets = self._series(["up"], start, end)
         names = {name for labels in targets if isinstance(labels, dict) for name in labels}
         self._labels = _TARGET_LABELS | (names - {"__name__"})
+
+    def _series(self, names: Sequence[str], start: float, end: float) -> Any:
+        try:
+            return self._ask("series", {"match[]": self._match(names), "start": f"{start:.3f}", "end": f"{end:.3f}"})
+        except _TooMuch as much:
+            raise HistoryError(f"{self.url}: {much}; name fewer servers by --selector") from None
 
     def chunks(self, start: float, end: float) -> Iterator[Chunk]:
         """Yield what was scraped after `start` up to `end`, in order. Raises `HistoryError`."""

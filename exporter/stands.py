@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 from statistics import median
 
 from exporter.model import AskWhen, Limits, Page, RankKey
@@ -35,9 +36,13 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """For `seconds` nothing moved while work was in flight; `start` is Unix seconds, the page on which it last moved."""
+    """For `seconds` nothing moved while work was in flight; `start`: the page on which it last moved, Unix seconds.
+
+    `at_most_seconds` goes on to the page that shows its end: when it moved between two scrapes nobody knows.
+    """
 
     seconds: float
+    at_most_seconds: float
     start: float
     target: str
     rank: str
@@ -90,13 +95,13 @@ class Tally:
         """Count one stand that has ended."""
         self.stands += 1
         if stand.end is End.PROGRESS:
-            self.longest_healthy_seconds = max(self.longest_healthy_seconds, stand.seconds)
+            self.longest_healthy_seconds = max(self.longest_healthy_seconds, stand.at_most_seconds)
         for row in self.reached:
-            if stand.seconds >= row.limit_seconds:
+            if stand.at_most_seconds >= row.limit_seconds:
                 row.by_end[stand.end] += 1
-                row.seconds += stand.seconds
-                row.longest_seconds = max(row.longest_seconds, stand.seconds)
-        entry = (stand.seconds, -self.stands, stand)  # of two as long the earlier one is kept
+                row.seconds += stand.at_most_seconds
+                row.longest_seconds = max(row.longest_seconds, stand.at_most_seconds)
+        entry = (stand.at_most_seconds, -self.stands, stand)  # of two as long the earlier one is kept
         (heapq.heappush if len(self.longest) < KEPT else heapq.heappushpop)(self.longest, entry)
 
     def add_prefill(self, seconds: float) -> None:
@@ -149,52 +154,48 @@ class Tracker:
 
     def finish(self) -> None:
         """The data ends; what stands is counted as it is."""
-        for key in list(self._open):
-            self._close(key, End.OPEN)
-        for key in list(self._prefills):
-            self.tally.add_prefill(self._prefills.pop(key))
+        self._close_all(End.OPEN)
 
     def _learn_interval(self, walls: Sequence[float]) -> None:
         """A gap is a matter of how often is read, and that is Prometheus's scrape interval here."""
         if len(walls) >= LEAST_PAGES:
-            between = median(b - a for a, b in zip(walls, walls[1:], strict=False))
+            between = median(b - a for a, b in pairwise(walls))
             self.limits = replace(self.limits, poll_interval_seconds=between)
             self.tally.interval_seconds = max(self.tally.interval_seconds, between)
 
     def _take(self, page: Page) -> None:
         before = self._state
+        unseen = page.at - (before.last_page.at if before.last_page else page.at)
         state, _ = advance(before, page, self.limits, page.at)
         if state.proxy:  # the exporter would measure nothing from here on; a history may be of another time
             self.tally.proxies += 1
-            self._replace_all(End.GAP)
+            self._close_all(End.GAP)
             self._state, self._restarts = State(), 0
             return
         self._state = state
         if state.restarts != self._restarts:
             self.tally.restarts += state.restarts - self._restarts
             self._restarts = state.restarts
-            self._replace_all(End.NEW_PROCESS)
+            self._close_all(End.NEW_PROCESS, min(unseen, self.limits.poll_interval_seconds))
         for key in [key for key in self._open if key not in state.ranks]:
             self._close(key, End.GAP)
         names = state.rank_names()
         for key, rank in state.ranks.items():
-            self._follow(key, names[key], rank, page)
+            self._follow(key, names[key], rank, page, unseen)
             self._follow_prefill(key, rank, page)
-        last = before.last_page
-        if last is not None and page.at - last.at <= self.limits.gap_seconds:
-            self.tally.busy_seconds += (page.at - last.at) * any(rank.in_flight for rank in state.ranks.values())
+        if unseen <= self.limits.gap_seconds:
+            self.tally.busy_seconds += unseen * any(rank.in_flight for rank in state.ranks.values())
 
-    def _follow(self, key: RankKey, name: str, rank: RankState, page: Page) -> None:
+    def _follow(self, key: RankKey, name: str, rank: RankState, page: Page, unseen: float) -> None:
         was = self._open.get(key)
         if was is not None and rank.stalled_seconds < was.seconds:
-            self._close(key, self._why(rank, page))
+            end = self._why(rank, page)
+            self._close(key, end, min(unseen, self.limits.gap_seconds) if end is End.PROGRESS else 0.0)
             was = None
         if rank.stalled_seconds > (was.seconds if was else 0.0):
-            start = was.start if was else page.at - rank.stalled_seconds
-            sample = rank.latest
-            self._open[key] = Stand(
-                rank.stalled_seconds, start, self.target, name, sample.running, sample.waiting, End.OPEN
-            )
+            length, sample = rank.stalled_seconds, rank.latest
+            start = was.start if was else page.at - length
+            self._open[key] = Stand(length, length, start, self.target, name, sample.running, sample.waiting, End.OPEN)
 
     def _why(self, rank: RankState, page: Page) -> End:
         if rank.progress_at == page.at:
@@ -208,11 +209,12 @@ class Tracker:
         elif rank.kv_only_since is None and key in self._prefills:
             self.tally.add_prefill(self._prefills.pop(key))
 
-    def _close(self, key: RankKey, end: End) -> None:
-        self.tally.add(replace(self._open.pop(key), end=end))
+    def _close(self, key: RankKey, end: End, unseen: float = 0.0) -> None:
+        stand = self._open.pop(key)
+        self.tally.add(replace(stand, end=end, at_most_seconds=stand.seconds + unseen))
 
-    def _replace_all(self, end: End) -> None:
+    def _close_all(self, end: End, unseen: float = 0.0) -> None:
         for key in list(self._open):
-            self._close(key, end)
+            self._close(key, end, unseen)
         for key in list(self._prefills):
             self.tally.add_prefill(self._prefills.pop(key))

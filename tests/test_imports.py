@@ -29,8 +29,8 @@ USES_REQUESTS = {"stallwatch/deadline.py", "stallwatch/http.py"}
 LAYERS = (
     ("exporter.model", "exporter.exposition", "exporter.relabel", "exporter.targets", "exporter.source_settings"),
     ("exporter.runtimes", "exporter.progress", "exporter.sources"),
-    ("exporter.page", "exporter.incarnation", "exporter.trouble", "exporter.asking", "exporter.config", "exporter.promhistory"),
-    ("exporter.state", "exporter.discovered", "exporter.kubernetes_sd"),
+    ("exporter.page", "exporter.incarnation", "exporter.trouble", "exporter.asking", "exporter.config"),
+    ("exporter.state", "exporter.discovered", "exporter.kubernetes_sd", "exporter.promhistory"),
     ("exporter.verdict", "exporter.fetch", "exporter.ask", "exporter.carry", "exporter.discovery"),
     ("exporter.evidence", "exporter.recording", "exporter.stands"),
     ("exporter.snapshot", "exporter.reading", "exporter.backtest_report"),
