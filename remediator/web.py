@@ -31,7 +31,7 @@ LOGGED_ALERTS = 20
 
 def create_app(parts: Parts, is_alive: Callable[[], bool]) -> Flask:
     """The remediator's web application; `is_alive` tells whether the loop of decisions goes round."""
-    app = Flask("stallwatch-remediator")
+    app = Flask("stallwatch-remediator", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     parts.metrics.registry.register(JournalCollector(parts.config, parts.journal, parts.clock.time))
     status.add_filters(app)

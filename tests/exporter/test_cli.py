@@ -123,7 +123,7 @@ def vllm(*, moves: bool, running: int, answers: bool) -> Script:
 def test_check(script: Script, code: int, word: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line, and the exit code of what was proven."""
     with scripted(script) as url:
-        assert run(["check", url, *FAST, "--wait", "8"]) == code
+        assert run(["check", url, *FAST, "--wait", "30"]) == code
     output = capsys.readouterr().out
     assert output.startswith(word)
     assert output.count("\n") == 1
