@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from prometheus_client import disable_created_metrics
 from remediator.clock import SystemClock
 from remediator.config import Config, check_journal_url, check_listen, load
 from remediator.database import JournalFailed
+from remediator.document import Wanted
 from remediator.evidence import Exporters
 from remediator.export import export
 from remediator.journal import Journal
@@ -25,6 +27,7 @@ from remediator.metrics import Metrics
 from remediator.parts import Parts
 from remediator.pending import Pending
 from remediator.runner import Runner
+from remediator.timeline import backend_name, duration, instant, write
 from remediator.web import MAX_BODY_BYTES, create_app
 from stallwatch import __version__, logs
 from stallwatch.serving import Server
@@ -44,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["export"]:
             return write_export(_export_parser().parse_args(words[1:]))
+        if words[:1] == ["timeline"]:
+            return write_timeline(_timeline_parser().parse_args(words[1:]))
         options = _parser().parse_args(words)
         config = load(Path(options.config_file))
         check_listen(options.listen, config)
@@ -68,6 +73,19 @@ def write_export(options: argparse.Namespace) -> int:
         export(where, config.journal_password, sys.stdout, since=since, backend=options.backend)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read it has seen enough; the rest of the buffer has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def write_timeline(options: argparse.Namespace) -> int:
+    """The sub-command `timeline`. Raises `SettingsError` or `JournalFailed`."""
+    config = load(Path(options.config_file))
+    end = math.ceil(SystemClock().time()) if options.until is None else options.until
+    plot = Path(options.plot) if options.plot else None
+    try:
+        write(config, Wanted(options.backend, end - options.since, end, options.prometheus, plot), sys.stdout)
+        sys.stdout.flush()
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -145,7 +163,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stallwatch-remediator",
         description="Receives Prometheus alerts, decides whether it may act, and restarts what is proven stuck.",
-        epilog="stallwatch-remediator export --help: write the journal as JSON lines.",
+        epilog="stallwatch-remediator export --help: write the journal as JSON lines. "
+        "stallwatch-remediator timeline --help: one backend's story as Markdown.",
     )
     parser.add_argument(
         "--config.file", dest="config_file", default="remediator.yml", metavar="FILE", help="the configuration"
@@ -184,6 +203,21 @@ def _export_parser() -> argparse.ArgumentParser:
         "--since", type=_duration, metavar="DURATION", help="how far back, such as 90m, 12h or 30d; default: everything"
     )
     parser.add_argument("--backend", metavar="NAME", help="only this backend's events, and storms")
+    return parser
+
+
+def _timeline_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stallwatch-remediator timeline",
+        description="Writes one backend's timeline as Markdown, from the journal and from Prometheus.",
+    )
+    add = parser.add_argument
+    add("--config.file", dest="config_file", default="remediator.yml", metavar="FILE", help="where the journal is")
+    add("--backend", type=backend_name, required=True, metavar="NAME")
+    add("--since", type=duration, required=True, metavar="DURATION", help="how far back: 30m, 6h, 2d")
+    add("--until", type=instant, metavar="TIME", help="the end, as 2026-05-01T10:00:00Z or Unix seconds; default: now")
+    add("--prometheus", metavar="URL", help="where verdicts, rates and alerts are read, such as http://127.0.0.1:9090")
+    add("--plot", metavar="FILE", help="write work rate and stalled seconds there, as SVG")
     return parser
 
 
