@@ -23,6 +23,7 @@ lint: $(READY) tools ## ruff, mypy, promtool, amtool, the direction of imports
 	.tools/bin/promtool check config config/prometheus.yml
 	.tools/bin/amtool check-config config/alertmanager.yml
 	$(VENV)/bin/python -m grafana.build --check
+	$(VENV)/bin/python deploy/kubernetes/build.py --check
 	$(VENV)/bin/python -m pytest -q tests/test_imports.py
 
 bench: $(READY) ## what one poll costs, as ratios in one run
@@ -37,7 +38,7 @@ tools: ## Prometheus and Alertmanager: from PATH, else unpacked into .tools/
 
 lock: ## regenerate the hashed lock files
 	$(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install -q uv
-	.venv-lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade pyproject.toml -o requirements.lock
+	.venv-lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade --extra all pyproject.toml -o requirements.lock
 	.venv-lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade --extra dev pyproject.toml -o requirements-dev.lock
 
 clean: ## remove everything that these targets made
