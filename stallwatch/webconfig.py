@@ -223,7 +223,13 @@ def _context(path: Path, tls: TlsSettings) -> ssl.SSLContext:
 def _choose(context: ssl.SSLContext, tls: TlsSettings, where: str) -> None:
     """Ciphers and curves. Suites of TLS 1.3 are always on; naming only those leaves nothing for 1.2."""
     if tls.curve_preferences:
-        context.set_ecdh_curve(_CURVES[tls.curve_preferences[0]])
+        curve = tls.curve_preferences[0]
+        try:
+            context.set_ecdh_curve(_CURVES[curve])
+        except (ssl.SSLError, ValueError) as error:  # X25519 on Debian 12's own Python
+            raise SettingsError(
+                f"{where}.curve_preferences: {curve} is not to be had from this Python; leave it out for the usual"
+            ) from error
     context.options |= ssl.OP_NO_RENEGOTIATION
     if not tls.prefer_server_cipher_suites:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE

@@ -82,7 +82,7 @@ BOTH_TAKE = [
     ("suites", tls("cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256]")),
     ("an old suite", tls("cipher_suites: [TLS_RSA_WITH_AES_256_CBC_SHA, TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256]")),
     ("the client's choice of suites", tls("prefer_server_cipher_suites: false")),
-    ("one curve", tls("curve_preferences: [X25519]")),
+    ("one curve", tls("curve_preferences: [CurveP256]")),
     ("users", f"basic_auth_users: {{a: {HASH}, b: $2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi}}"),
     ("headers", "http_server_config: {http2: false, headers: {X-Frame-Options: deny, Content-Security-Policy: a}}"),
 ]
@@ -149,6 +149,19 @@ def test_files_that_are_refused(text: str, words: str, folder: Path) -> None:
         WebConfig(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "secret" not in str(caught.value)
+
+
+def test_a_curve_that_this_python_may_not_have(folder: Path) -> None:
+    """Some builds of Python cannot be told X25519 by name: it is used, or refused in one line."""
+    path = folder / "web.yml"
+    path.write_text(tls("curve_preferences: [X25519]"))
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ecdh_curve("X25519")
+    except ssl.SSLError:
+        with pytest.raises(SettingsError, match=r"curve_preferences: X25519 is not to be had from this Python"):
+            WebConfig(path)
+    else:
+        assert WebConfig(path).tls
 
 
 def test_the_real_exporter_toolkit_judges_alike(folder: Path) -> None:

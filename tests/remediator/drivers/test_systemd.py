@@ -456,7 +456,7 @@ def test_the_bus_dies_during_the_restart(machine: Machine) -> None:
     unit = machine.unit()
     driver = machine.driver(unit)
     before = driver.describe().identity
-    machine.unit(name=unit, service="ExecStartPre=sleep 2", start=False)
+    machine.unit(name=unit, service="ExecStartPre=sleep 8", start=False)
     said: list[tuple[str, str]] = []
     thread = threading.Thread(target=lambda: said.append(failure(driver)))
     thread.start()
