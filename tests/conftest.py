@@ -9,8 +9,10 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from stallwatch import logs
 from tests import realparts
 
+logs.configure("info")  # to standard error, where no test looks for a program's answer
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
@@ -18,7 +20,10 @@ if os.environ.get("CI"):
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """A test that starts a program in this process sets up logging for itself, not for the tests after it."""
+    """A test that starts a program in this process sets up logging for itself, not for the tests after it.
+
+    A thread that it leaves behind may still tell something, then on standard error.
+    """
     before = structlog.get_config()
     yield
     structlog.configure(**before)
