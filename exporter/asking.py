@@ -48,10 +48,14 @@ def due(rank: RankState, limits: Limits, now: float, *, starting: bool) -> bool:
     return now - rank.alive_at >= limits.idle_ask_seconds and since_ask >= quiet
 
 
+def _alone(ranks: Mapping[RankKey, RankState], key: RankKey) -> bool:
+    """Whether its model has no other rank, so that a request need not name one."""
+    return sum(model == key[0] for model, _ in ranks) == 1
+
+
 def can_ask(ranks: Mapping[RankKey, RankState], key: RankKey, limits: Limits) -> bool:
     """Whether a question can reach this rank at all: of several ranks of a model only where requests can name one."""
-    alone = sum(model == key[0] for model, _ in ranks) == 1
-    return limits.ask_when is not AskWhen.NEVER and (alone or limits.names_ranks)
+    return limits.ask_when is not AskWhen.NEVER and (_alone(ranks, key) or limits.names_ranks)
 
 
 def choose(ranks: Mapping[RankKey, RankState], limits: Limits, now: float, *, starting: bool) -> Question | None:
@@ -66,8 +70,7 @@ def choose(ranks: Mapping[RankKey, RankState], limits: Limits, now: float, *, st
     if not candidates:
         return None
     _, key = max(candidates)
-    several = sum(model == key[0] for model, _ in ranks) > 1
-    return Question(key, now, limits.ask_timeout_seconds, named=several)
+    return Question(key, now, limits.ask_timeout_seconds, named=not _alone(ranks, key))
 
 
 def sent(rank: RankState, question: Question) -> RankState:

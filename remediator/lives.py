@@ -45,7 +45,7 @@ class Lives:
     def step(self, pool: ThreadPoolExecutor) -> None:
         """Look at every backend once. Raises `JournalFailed`; what was not written down is seen again."""
         if not self._known:
-            self._known = dict(self._parts.journal.restarts.last_identities())
+            self._known = self._parts.journal.restarts.last_identities()
         backends = list(self._parts.config.backends.values())
         for backend, seen in zip(backends, pool.map(_describe, backends), strict=True):
             if seen.identity is not None:
