@@ -16,6 +16,7 @@ from remediator.database import JournalFailed
 from remediator.metrics import JournalCollector
 from remediator.parts import Parts
 from remediator.rate import Rate
+from stallwatch import ui
 from stallwatch.logs import get_logger
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -34,7 +35,7 @@ def create_app(parts: Parts, is_alive: Callable[[], bool]) -> Flask:
     app = Flask("stallwatch-remediator", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     parts.metrics.registry.register(JournalCollector(parts.config, parts.journal, parts.clock.time))
-    status.add_filters(app)
+    ui.add_to(app, "remediator")
     _add_gate(app, parts)
     app.register_blueprint(operate.blueprint(parts))
     _add_webhook(app, parts)
@@ -108,9 +109,7 @@ def _add_pages(app: Flask, parts: Parts) -> None:
 
     @app.get("/")
     def page() -> Response:
-        response = Response(status.render(parts), content_type="text/html; charset=utf-8")
-        response.headers["Content-Security-Policy"] = status.CONTENT_SECURITY_POLICY
-        return response
+        return status.render(parts)
 
     @app.get("/api/v1/actions")
     def actions() -> Response:

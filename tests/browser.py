@@ -1,7 +1,7 @@
 """A real Chromium for the pages of both programs: Debian's own, driven by Playwright, which downloads nothing.
 
-`from tests.browser import chromium` in a test module makes the fixture known there; `visit` opens a page in it and
-holds that nothing went wrong on it, unseen: no dialog, no error, nothing that its security policy refused.
+The fixture `chromium` is one for the whole run, known everywhere by tests/conftest.py; `visit` opens a page in it
+and holds that nothing went wrong on it, unseen: no dialog, no error, nothing that its security policy refused.
 """
 
 from __future__ import annotations

@@ -11,6 +11,9 @@ from hypothesis import settings
 
 from stallwatch import logs
 from tests import realparts
+from tests.browser import chromium
+
+__all__ = ["chromium"]  # one for the whole run: a second Playwright in one thread refuses to start
 
 logs.configure("info")  # to standard error, where no test looks for a program's answer
 settings.register_profile("ci", derandomize=True)

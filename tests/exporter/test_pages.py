@@ -19,10 +19,9 @@ from exporter.pages.words import ASKS, LIMITS, LOOKS
 from exporter.snapshot import Snapshot
 from exporter.web import create_app
 from stallwatch.ui import CONTENT_SECURITY_POLICY
-from tests.browser import chromium, faults_of, serving, visit
+from tests.browser import faults_of, serving, visit
 from tests.exporter.fleets import NOW, Still, Story, all_verdicts, many, moving, seen, standing, stories, ticks, vllm
 
-__all__ = ["chromium"]
 RUNBOOKS = Path(__file__).parents[2] / "rules" / "runbooks"
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 HOSTILE_NAME = "'\"><img src=x onerror=alert(3)><b>"  # no slash: an address has none inside a name
