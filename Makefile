@@ -24,6 +24,7 @@ lint: $(READY) tools ## ruff, mypy, promtool, amtool, the direction of imports
 	.tools/bin/amtool check-config config/alertmanager.yml
 	$(VENV)/bin/python -m grafana.build --check
 	$(VENV)/bin/python deploy/kubernetes/build.py --check
+	$(VENV)/bin/python tools/config_reference.py --check
 	$(VENV)/bin/python -m pytest -q tests/test_imports.py
 
 bench: $(READY) ## what one poll costs, as ratios in one run

@@ -61,7 +61,7 @@ class WorkloadSettings(Strict):
 
 
 class KubernetesSettings(Strict):
-    """Restart a pod by its exact `name` or by a label `selector` that fits exactly one live pod."""
+    """Restart a pod by its exact `pod` or by a label `selector` that fits exactly one live pod."""
 
     kind: Literal["kubernetes"]
     namespace: ObjectName
