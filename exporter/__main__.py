@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from exporter import backtest, check, config, record, recording
+from exporter import backtest, check, config, record, recording, usage
 from exporter.discovery import Discovery
 from exporter.fleet import Fleet, Shard
 from exporter.model import LIMIT_KEYS
 from exporter.page import PageParser
+from exporter.pages.words import LIMITS
 from exporter.runtimes import builtin
 from exporter.web import create_app
 from stallwatch import __version__, logs
@@ -75,7 +76,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits, in seconds (default: the runtime's)")
     for key in LIMIT_KEYS:
         flag = "--" + key.removesuffix("_seconds").replace("_", "-")
-        group.add_argument(flag, dest=key, type=_seconds, metavar="SECONDS")
+        group.add_argument(flag, dest=key, type=_seconds, metavar="SECONDS", help=LIMITS[key])
 
 
 def _add_runtime(parser: argparse.ArgumentParser, default: str, *extra: str) -> None:
@@ -94,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="stallwatch-exporter",
         description="Watches LLM model servers through their own metrics and says which of them are stuck. "
         "It never sends a request to a server that shows progress.",
+        epilog=usage.MAIN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"stallwatch-exporter {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
@@ -114,7 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     commands._parser_class = _CheckParser
     once = commands.add_parser("check", help="judge one server now, for a person or a timer; no liveness probe")
     commands._parser_class = _Parser
-    once.add_argument("url")
+    once.epilog, once.formatter_class = usage.CHECK, argparse.RawDescriptionHelpFormatter
+    once.add_argument("url", help="where it listens, such as http://127.0.0.1:8000")
     once.add_argument("--wait", type=_seconds, default=None, metavar="SECONDS", help="how long the proof may take")
     once.add_argument("--fail-on", choices=("stuck",), default=None, help="fail only on this verdict (for timers)")
     once.add_argument("--api-key-file", default=None, help="file with the key for short requests")
@@ -123,8 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_limits(once)
 
     tape = commands.add_parser("record", help="write what a server's pages say over time to a file")
-    tape.add_argument("url")
-    tape.add_argument("file", type=Path)
+    tape.add_argument("url", help="where the server listens")
+    tape.add_argument("file", type=Path, help="JSON lines; compressed if it ends in .gz")
     tape.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS")
     tape.add_argument("--for", dest="duration", type=_seconds, default=60.0, metavar="SECONDS")
 

@@ -27,7 +27,14 @@ IMPURE_STANDARD = {"time", "threading", "datetime", "random", "socket", "os", "s
 USES_REQUESTS = {"stallwatch/deadline.py", "stallwatch/http.py"}
 
 LAYERS = (
-    ("exporter.model", "exporter.exposition", "exporter.relabel", "exporter.targets", "exporter.source_settings"),
+    (
+        "exporter.model",
+        "exporter.usage",
+        "exporter.exposition",
+        "exporter.relabel",
+        "exporter.targets",
+        "exporter.source_settings",
+    ),
     ("exporter.runtimes", "exporter.progress", "exporter.sources"),
     ("exporter.page", "exporter.incarnation", "exporter.trouble", "exporter.asking", "exporter.config"),
     ("exporter.state", "exporter.discovered", "exporter.kubernetes_sd", "exporter.promhistory"),

@@ -169,3 +169,13 @@ def test_record_to_nowhere_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     """A file that cannot be written is said so."""
     assert run(["record", "http://127.0.0.1:1", "/nonexistent/x", "--for", "0.1"]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", "serve", "check", "record", "replay", "backtest"])
+def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command has its help, on standard output; `check` tells what its exit codes mean."""
+    with pytest.raises(SystemExit) as ended:
+        main([*([command] if command else []), "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "exit codes:" in text if command == "check" else "usage:" in text
