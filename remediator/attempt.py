@@ -110,6 +110,7 @@ class Attempt:
             identity_detail=description.detail,
             running_now=description.running,
             seen_stuck=True,
+            order=self._parts.journal.orders.of([self._stored.request_id]).get(self._stored.request_id),
         )
         member = Member(name, self._backend.group, self._backend.restart_on, self._backend.minimum_healthy, view)
         history = self._parts.journal.reader.history(now)

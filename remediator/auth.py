@@ -29,6 +29,11 @@ class Credentials:
         """Whether callers must show anything at all; if not, only loopback listens unless a person allowed more."""
         return self.token is not None or self.password is not None
 
+    def knows(self, secret: str) -> bool:
+        """Whether a secret is the token or the password. Each is compared, in constant time; True if none is needed."""
+        found = [_same(secret, wanted) for wanted in (self.token, self.password) if wanted is not None]
+        return any(found) or not found
+
 
 NOBODY = Credentials()
 """Nothing has to be shown."""

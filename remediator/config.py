@@ -66,6 +66,7 @@ class LimitSettings(Strict):
     daily_budget_attempts: Count = 4
     decide_every_seconds: Seconds = 10.0
     request_expires_seconds: Seconds = 3600.0
+    overrule_seconds: Seconds = 300.0
     group_settle_seconds: Seconds = 300.0
     storm_lift_seconds: Seconds = 600.0
     minimum_healthy: Annotated[int, Field(ge=0)] = 1

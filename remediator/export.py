@@ -19,7 +19,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from remediator import engines, migrations
 from remediator.errors import typed
-from remediator.schema import alerts, attempts, budgets, decisions, holds, restarts_seen, steps, storms
+from remediator.schema import alerts, attempts, budgets, decisions, holds, orders, restarts_seen, steps, storms
 
 ROWS = 500
 """Of each kind that are held in memory."""
@@ -71,6 +71,7 @@ def _events(connection: Connection, cursors: ExitStack, since: float, backend: s
 
     return heapq.merge(
         of("alert", alerts.c.received_at, alerts),
+        of("order", orders.c.at, orders),
         of("decision", decisions.c.at, decisions),
         of("attempt", attempts.c.claimed_at, attempts, _attempt),
         of("step", steps.c.at, steps),

@@ -58,11 +58,13 @@ class Reader:
         with self._database.read() as connection:
             return {row[0]: row[1] for row in connection.execute(last_calls()) if row[1] is not None}
 
-    def recent_attempts(self, limit: int) -> list[Row]:
-        """Attempts with their steps, newest first."""
-        shown = [c for c in attempts.c if c.name not in HIDDEN]
+    def recent_attempts(self, limit: int, backend: str | None = None) -> list[Row]:
+        """Attempts with their steps, newest first; of one backend or of all."""
+        query = select(*(c for c in attempts.c if c.name not in HIDDEN))
+        if backend is not None:
+            query = query.where(attempts.c.backend == backend)
         with self._database.read() as connection:
-            rows = connection.execute(select(*shown).order_by(attempts.c.id.desc()).limit(limit)).mappings()
+            rows = connection.execute(query.order_by(attempts.c.id.desc()).limit(limit)).mappings()
             found = [dict(row) for row in rows]
             taken = _steps(connection, [row["id"] for row in found])
         for row in found:
@@ -80,9 +82,11 @@ class Reader:
             return None
         return {"exporter": json.loads(row[0]) if row[0] else None, "output": row[1]}
 
-    def open_requests(self, limit: int) -> list[Row]:
-        """Requests that wait or are acted on, newest first."""
+    def open_requests(self, limit: int | None, backend: str | None = None) -> list[Row]:
+        """Requests that wait or are acted on, newest first; of one backend or of all."""
         newest = select(requests).where(text(REQUEST_IS_OPEN)).order_by(in_order(requests).desc())
+        if backend is not None:
+            newest = newest.where(requests.c.backend == backend)
         return self._rows(newest.limit(limit))
 
     def recent_decisions(self, limit: int) -> list[Row]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import and_, exists, insert, or_, select, update
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql.elements import ColumnElement
 
 from remediator.database import Database, Taken, insert_or
-from remediator.model import Hold, Storm
-from remediator.schema import budgets, holds, storms
+from remediator.model import Hold, Reason, Storm
+from remediator.schema import attempts, budgets, holds, storms
 
 
 class Holds:
@@ -105,3 +106,23 @@ def storm_now(connection: Connection) -> Storm | None:
         select(storms.c.since, storms.c.last_over_at, storms.c.overridden_at).where(storms.c.ended_at.is_(None))
     ).first()
     return None if row is None else Storm(row.since, row.last_over_at, row.overridden_at is not None)
+
+
+def overtaken(
+    backend: str, group: str, now: float, newest_seen: int | None, overruled: frozenset[Reason]
+) -> ColumnElement[bool]:
+    """Somebody has changed what a decision was made from; `overruled` are the rungs that do not matter to it."""
+    hold = exists().where(
+        holds.c.backend == backend, holds.c.ended_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > now)
+    )
+    latch = exists().where(budgets.c.backend == backend, budgets.c.latched_at.is_not(None))
+    storm = exists().where(storms.c.ended_at.is_(None), storms.c.overridden_at.is_(None))
+    found = [hold]
+    if Reason.BUDGET_EXHAUSTED not in overruled:
+        found.append(latch)
+    if Reason.STORM not in overruled:
+        found.append(storm)
+    if newest_seen is not None:
+        own = or_(attempts.c.backend == backend, attempts.c.group_name == group)
+        found.append(exists().where(and_(attempts.c.id > newest_seen, own)))
+    return or_(*found)

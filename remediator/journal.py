@@ -14,6 +14,7 @@ from remediator.history import Reader
 from remediator.holds import Holds
 from remediator.inbox import Inbox
 from remediator.ledger import Ledger
+from remediator.orders import Orders
 from remediator.restarts import Restarts
 from remediator.retention import RETENTION_DAYS, Retention
 
@@ -28,6 +29,7 @@ class Journal:
         self._database = Database(where, password)
         self.inbox = Inbox(self._database)
         self.ledger = Ledger(self._database)
+        self.orders = Orders(self._database)
         self.holds = Holds(self._database)
         self.reader = Reader(self._database)
         self.restarts = Restarts(self._database)

@@ -10,15 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, and_, exists, insert, or_, select, text, update
+from sqlalchemy import Select, insert, or_, select, text, update
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
 from remediator.database import Database, LeaseLost, Taken
+from remediator.holds import overtaken
 from remediator.inbox import StoredRequest
 from remediator.lease import MARGIN_SECONDS
-from remediator.model import Outcome, Step
-from remediator.schema import ATTEMPT_IS_OPEN, attempts, budgets, holds, in_order, requests, steps, storms
+from remediator.model import Outcome, Reason, Step
+from remediator.schema import ATTEMPT_IS_OPEN, attempts, in_order, requests, steps
 
 _STEPS = frozenset(step.value for step in Step)
 
@@ -59,15 +60,17 @@ class Ledger:
         now: float,
         *,
         newest_seen: int | None = None,
+        overruled: frozenset[Reason] = frozenset(),
     ) -> StoredAttempt | None:
         """Open the attempt of a waiting request; None when somebody else has one in the backend or its group.
 
         The UNIQUE indexes decide, so that two processes may try at the same time. `newest_seen` is the youngest
-        attempt that the decision weighed: a decision from before another one's attempt, hold, latch or storm is void.
+        attempt that the decision weighed: a decision from before another one's attempt, hold, latch or storm is void,
+        unless a person overruled just that latch or storm.
         """
         try:
             with self._database.write() as connection:
-                current = ~_overtaken(request.backend, group, now, newest_seen)
+                current = ~overtaken(request.backend, group, now, newest_seen, overruled)
                 taken = connection.execute(
                     update(requests)
                     .where(requests.c.id == request.id, requests.c.state == "waiting", current)
@@ -205,19 +208,6 @@ class Ledger:
 
 def _open() -> Select[Any]:
     return select(attempts.c.id).where(text(ATTEMPT_IS_OPEN)).order_by(in_order(attempts))
-
-
-def _overtaken(backend: str, group: str, now: float, newest_seen: int | None) -> ColumnElement[bool]:
-    """Somebody has changed what a decision was made from."""
-    hold = exists().where(
-        holds.c.backend == backend, holds.c.ended_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > now)
-    )
-    latch = exists().where(budgets.c.backend == backend, budgets.c.latched_at.is_not(None))
-    storm = exists().where(storms.c.ended_at.is_(None), storms.c.overridden_at.is_(None))
-    if newest_seen is None:
-        return or_(hold, latch, storm)
-    own = or_(attempts.c.backend == backend, attempts.c.group_name == group)
-    return or_(hold, latch, storm, exists().where(and_(attempts.c.id > newest_seen, own)))
 
 
 def _add_step(connection: Connection, attempt_id: int, name: str, now: float, detail: str = "") -> None:

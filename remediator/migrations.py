@@ -82,5 +82,19 @@ def _to_2(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {2: _to_2}
+def _to_3(connection: Connection) -> None:
+    """Restarts that a person asked for."""
+    key = "SERIAL NOT NULL" if connection.dialect.name == "postgresql" else "INTEGER NOT NULL"
+    for statement in (
+        f"CREATE TABLE orders (id {key}, request_id INTEGER NOT NULL, backend TEXT NOT NULL, who TEXT NOT NULL, "
+        "why TEXT NOT NULL, overrules TEXT NOT NULL, at FLOAT NOT NULL, PRIMARY KEY (id), "
+        "FOREIGN KEY(request_id) REFERENCES requests (id))",
+        "CREATE INDEX orders_request_id ON orders (request_id)",
+        "CREATE INDEX orders_backend ON orders (backend)",
+        "CREATE INDEX orders_at ON orders (at)",
+    ):
+        connection.exec_driver_sql(statement)
+
+
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {2: _to_2, 3: _to_3}
 """By the version that each leads to."""

@@ -50,6 +50,25 @@ WAITS = frozenset(
 """The reasons that may pass by themselves, and leave a request waiting. The others end it."""
 
 
+OVERRULABLE = frozenset(
+    {
+        Reason.NOT_OPTED_IN,
+        Reason.NOT_CONFIRMED,
+        Reason.STARTING,
+        Reason.COOLDOWN,
+        Reason.BUDGET_EXHAUSTED,
+        Reason.GROUP_BUSY,
+        Reason.BELOW_MINIMUM_HEALTHY,
+        Reason.STORM,
+    }
+)
+"""What a person who asks for a restart may answer for.
+
+Not among them: what somebody else has decided and can take back himself (a hold, `mode: advise`), and that without
+which nobody could tell afterwards what happened (an identity, an exporter, one attempt at a time).
+"""
+
+
 class Step(StrEnum):
     """The journalled steps of an attempt, in their order."""
 
@@ -78,6 +97,8 @@ class Decision:
     verb: Verb
     reason: Reason
     detail: str = ""
+    overruled: frozenset[Reason] = frozenset()
+    """The rungs that said no, and that a person has overruled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +143,18 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """A person has asked for a restart, at `at` (Unix seconds), and answers for the rungs in `overrules`."""
+
+    who: str
+    why: str
+    at: float
+    overrules: frozenset[Reason] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """A wish to restart a backend, as an alert brought it. Times are Unix seconds."""
+    """A wish to restart a backend, as an alert or a person brought it. Times are Unix seconds."""
 
     backend: str
     restart_asked: bool
@@ -137,6 +168,8 @@ class Request:
     """Whether the driver says that it runs; None when it cannot tell."""
     seen_stuck: bool = False
     """The exporter has said `stuck` since the request came."""
+    order: Order | None = None
+    """The last person's word on it, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +229,8 @@ class Limits:
     """The slow form of the same: once every few hours, for ever."""
     request_expires_seconds: float = 3600.0
     """An old alert must not restart what has long been something else."""
+    overrule_seconds: float = 300.0
+    """What a person has seen when he overruled something is soon not what is."""
     group_settle_seconds: float = 300.0
     """The peer of a restarted server often stumbles over the restart."""
     minimum_healthy: int = 1

@@ -16,7 +16,7 @@ from remediator.drivers import Description
 from remediator.evidence import Sight, Unavailable
 from remediator.history import Seen
 from remediator.inbox import StoredRequest
-from remediator.model import Decision, Fleet, Member, Reason, Request, Verb, View
+from remediator.model import Decision, Fleet, Member, Order, Reason, Request, Verb, View
 from remediator.parts import Parts
 from remediator.runner import Runner
 from stallwatch.logs import get_logger
@@ -45,6 +45,8 @@ class Pending:
         self._decided_at: dict[int, float] = {}
         self._next_round = parts.clock.monotonic()
         self._troubles: tuple[str, ...] = ()
+        self._orders: dict[int, Order] = {}
+        """What persons said of the requests of this round."""
         self.ticked_at = parts.clock.monotonic()
         """When the loop was last alive, by the monotonic clock."""
 
@@ -82,6 +84,7 @@ class Pending:
         sight = self._parts.evidence.fleet()
         self._tell(sight)
         looked: dict[int, _Looked | None] = {}
+        self._orders = self._parts.journal.orders.of([request.id for request in due])
         for request, seen in zip(due, self._pool.map(self._look, due), strict=True):
             looked[request.id] = seen
             self.ticked_at = self._parts.clock.monotonic()  # slow drivers do not make the loop a dead one
@@ -102,7 +105,9 @@ class Pending:
     def _look(self, stored: StoredRequest) -> _Looked | None:
         """Ask driver and exporter; None for a request that is refused whatever they say."""
         backend = self._parts.config.backends.get(stored.backend)
-        if backend is None or not stored.restart_asked or not backend.restart_on:
+        if backend is None or not stored.restart_asked:
+            return None
+        if not backend.restart_on and stored.id not in self._orders:
             return None
         description = backend.driver.describe()
         try:
@@ -165,12 +170,15 @@ class Pending:
             identity_detail=seen.description.detail if seen else "",
             running_now=seen.description.running if seen else None,
             seen_stuck=stuck,
+            order=self._orders.get(stored.id),
         )
 
     def _act(self, stored: StoredRequest, backend: Backend, decision: Decision, now: float, newest: int) -> bool:
         ledger, inbox = self._parts.journal.ledger, self._parts.journal.inbox
         kind = backend.driver.kind
-        claimed = ledger.claim(stored, backend.group, kind, decision.detail, now, newest_seen=newest)
+        claimed = ledger.claim(
+            stored, backend.group, kind, decision.detail, now, newest_seen=newest, overruled=decision.overruled
+        )
         if claimed is None:
             return False  # another attempt was faster; the next round says which rung that is
         inbox.decided(stored, decision, now)

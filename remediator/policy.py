@@ -5,17 +5,20 @@ The rungs stand in `LADDER` in the order in which they are tried; the first that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from remediator.budget import budget_remaining, called, cooldown_until
+from remediator.group import is_fresh, open_in_group, others_serving, settling
 from remediator.model import (
+    OVERRULABLE,
     WAITS,
     Decision,
     Fleet,
     History,
     Limits,
     Member,
+    Order,
     Reason,
     Request,
     Verb,
@@ -24,7 +27,6 @@ from remediator.model import (
 from remediator.storm import is_storm, troubled_groups
 
 STUCK = "stuck"
-HEALTHY = frozenset({"busy", "idle"})
 GRACE_SECONDS = 1200.0
 """The start-up grace when the exporter names none."""
 
@@ -47,6 +49,14 @@ class _World:
     def view(self) -> View | None:
         return self.member.view
 
+    @property
+    def overruled(self) -> frozenset[Reason]:
+        """The rungs that a person answers for now; two attempts at once in a group are nobody's to allow."""
+        order = self.request.order
+        if order is None or not 0 <= self.now - order.at < self.limits.overrule_seconds:
+            return frozenset()
+        return order.overrules - ({Reason.GROUP_BUSY} if open_in_group(self.history, self.member.group) else set())
+
 
 _Rung = Callable[[_World], str | None]
 """A rung: the sentence with which it says no, or None."""
@@ -63,9 +73,13 @@ def confirm(request: Request, history: History, fleet: Fleet, limits: Limits, no
 
 
 def _climb(rungs: Iterable[tuple[Reason, _Rung]], world: _World) -> Decision:
+    overruled = {}
     for reason, rung in rungs:
         no = rung(world)
         if no is None:
+            continue
+        if reason in OVERRULABLE and reason in world.overruled:
+            overruled[reason] = no
             continue
         if reason not in WAITS:
             return Decision(Verb.REFUSE, reason, no)
@@ -74,14 +88,16 @@ def _climb(rungs: Iterable[tuple[Reason, _Rung]], world: _World) -> Decision:
         if max(0.0, world.now - world.request.created_at) >= world.limits.request_expires_seconds:
             return Decision(Verb.REFUSE, reason, f"{no}; the request has waited long enough")
         return Decision(Verb.WAIT, reason, no)
-    return Decision(Verb.ACT, Reason.ACT, world.view.sentence if world.view else "")
+    sentence = world.view.sentence if world.view else ""
+    return Decision(Verb.ACT, Reason.ACT, _said(world.request.order, sentence, overruled), frozenset(overruled))
 
 
-def is_fresh(view: View, limits: Limits) -> bool:
-    """Whether the exporter's last observation is young enough to prove anything."""
-    if view.age_seconds is None or view.poll_interval_seconds is None:
-        return False
-    return view.age_seconds <= limits.fresh_polls * view.poll_interval_seconds
+def _said(order: Order | None, sentence: str, overruled: Mapping[Reason, str]) -> str:
+    """Why it is acted on: the exporter's sentence, who asked for it, and what he overruled."""
+    if order is None:
+        return sentence
+    noes = "".join(f"; overruled {reason}: {no}" for reason, no in overruled.items())
+    return f"asked for by {order.who}: {order.why}{noes}; {sentence}"
 
 
 def is_proven_stuck(view: View | None, limits: Limits) -> bool:
@@ -180,28 +196,18 @@ def _budget_exhausted(world: _World) -> str | None:
 
 
 def _group_busy(world: _World) -> str | None:
-    group = world.member.group
-    for past in world.history.attempts:
-        if past.group != group:
-            continue
-        if past.ended_at is None:
-            return f"an attempt on {past.backend} of the same group is under way"
-        if past.called_at is not None and world.now - past.ended_at < world.limits.group_settle_seconds:
-            return f"the group settles after the restart of {past.backend}"
+    if (under_way := open_in_group(world.history, world.member.group)) is not None:
+        return f"an attempt on {under_way.backend} of the same group is under way"
+    if (last := settling(world.history, world.member.group, world.limits, world.now)) is not None:
+        return f"the group settles after the restart of {last.backend}"
     return None
 
 
 def _below_minimum_healthy(world: _World) -> str | None:
-    me, view = world.member, world.view
-    if view is None or view.wholly_stuck:
+    if world.view is None or world.view.wholly_stuck:
         # It serves nothing, so that restarting it takes nothing away.
         return None
-    peers = [m for m in world.fleet.members.values() if m.group == me.group and m.name != me.name]
-    default = world.limits.minimum_healthy if peers else 0
-    wanted = me.minimum_healthy if me.minimum_healthy is not None else default
-    serving = sum(
-        1 for m in peers if m.view is not None and m.view.verdict in HEALTHY and is_fresh(m.view, world.limits)
-    )
+    serving, wanted = others_serving(world.fleet, world.member, world.limits)
     if serving >= wanted:
         return None
     return f"a part of it still works, and only {serving} of the {wanted} others that must be healthy are"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from remediator.group import is_fresh
 from remediator.model import Limits, View
-from remediator.policy import is_fresh
 
 NOT_WELL = frozenset({"stuck", "failing", "down", "unreachable"})
 UP = frozenset({"starting", "busy", "idle"})

@@ -15,13 +15,13 @@ from sqlalchemy import Select, delete, exists, func, select
 from sqlalchemy.engine import Connection
 
 from remediator.database import Database
-from remediator.schema import alerts, attempts, decisions, requests, restarts_seen, steps
+from remediator.schema import alerts, attempts, decisions, orders, requests, restarts_seen, steps
 
 DAY_SECONDS = 86400.0
 RETENTION_DAYS = 90.0
 LEAST_DAYS = 2.0
 """What the policy weighs."""
-PRUNED = ("alerts", "restarts_seen", "steps", "attempts", "decisions", "requests")
+PRUNED = ("alerts", "restarts_seen", "steps", "attempts", "decisions", "orders", "requests")
 """The tables from which old rows are removed."""
 EVERY_SECONDS = 3600.0
 BATCH = 500
@@ -75,6 +75,7 @@ class Retention:
         if ids := connection.scalars(old_requests(before)).all():
             gone = delete(decisions).where(decisions.c.request_id.in_(ids))
             removed["decisions"] += connection.execute(gone).rowcount
+            removed["orders"] += connection.execute(delete(orders).where(orders.c.request_id.in_(ids))).rowcount
             removed["requests"] += connection.execute(delete(requests).where(requests.c.id.in_(ids))).rowcount
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator
 
-VERSION = 2
+VERSION = 3
 """Of these tables; an older journal is migrated at the start, a newer one is refused."""
 
 metadata = MetaData()
@@ -193,6 +193,23 @@ restarts_seen = Table(
 # One life of a server begins once, whichever replica sees it first.
 Index("restart_once", restarts_seen.c.backend, restarts_seen.c.identity_after, unique=True)
 Index("restarts_seen_at", restarts_seen.c.at)
+
+
+# A person's word on a request: who asks for the restart, why, and which rungs of the ladder that person overrules.
+orders = Table(
+    "orders",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("request_id", ForeignKey("requests.id"), nullable=False),
+    Column("backend", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("overrules", Text, nullable=False),  # reasons, with commas between them
+    Column("at", Float, nullable=False),
+)
+Index("orders_request_id", orders.c.request_id)
+Index("orders_backend", orders.c.backend)
+Index("orders_at", orders.c.at)
 
 
 def in_order(table: Table) -> ColumnElement[int]:

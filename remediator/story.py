@@ -74,6 +74,9 @@ def _of_event(event: Mapping[str, Any], printed: set[Any]) -> Line | None:
         case "decision":
             fold = f"decision: {event['decision']} ({event['reason']})"
             what = fold + said(event["detail"])
+        case "order":
+            over = f", overruling {event['overrules'].replace(',', ', ')}" if event["overrules"] else ""
+            what = f"restart asked for by {event['who']}{over}{said(event['why'])}"
         case "attempt":
             word, what = "claimed", f"attempt {event['id']} claimed, driver {event['driver']}"
             what += f", identity {event['identity_before']}" if event["identity_before"] else ""

@@ -11,11 +11,12 @@ from flask import Flask, Response, jsonify, request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, TooManyRequests
 
-from remediator import alerts, auth, operate, status
+from remediator import alerts, auth, forms, operate, status
 from remediator.database import JournalFailed
 from remediator.metrics import JournalCollector
 from remediator.parts import Parts
 from remediator.rate import Rate
+from remediator.signin import SignIn
 from stallwatch import ui
 from stallwatch.logs import get_logger
 
@@ -36,16 +37,18 @@ def create_app(parts: Parts, is_alive: Callable[[], bool]) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     parts.metrics.registry.register(JournalCollector(parts.config, parts.journal, parts.clock.time))
     ui.add_to(app, "remediator")
-    _add_gate(app, parts)
-    app.register_blueprint(operate.blueprint(parts))
+    sign, operator = SignIn(app, parts.config.credentials), operate.Operator(parts)
+    _add_gate(app, parts, sign)
+    app.register_blueprint(operate.blueprint(operator))
+    app.register_blueprint(forms.blueprint(parts, sign, operator))
     _add_webhook(app, parts)
-    _add_pages(app, parts)
+    _add_pages(app, parts, sign)
     _add_health(app, parts, is_alive)
     _add_errors(app, parts)
     return app
 
 
-def _add_gate(app: Flask, parts: Parts) -> None:
+def _add_gate(app: Flask, parts: Parts, sign: SignIn) -> None:
     """Whatever changes state is a POST, and no POST passes here without credentials: no route can forget to ask."""
     known = Rate(POSTS_PER_SECOND, 2 * POSTS_PER_SECOND, parts.clock.monotonic)
     unknown = Rate(REFUSALS_PER_SECOND, 10 * REFUSALS_PER_SECOND, parts.clock.monotonic)
@@ -55,8 +58,11 @@ def _add_gate(app: Flask, parts: Parts) -> None:
         if request.method in ("GET", "HEAD", "OPTIONS"):
             return
         try:
-            auth.check(request, parts.config.credentials)
-            rate = known
+            if request.blueprint == forms.NAME:
+                sign.admit(request, signed_in=request.endpoint != forms.SIGN_IN)
+            else:
+                auth.check(request, parts.config.credentials)
+            rate = unknown if request.endpoint == forms.SIGN_IN else known  # a secret can be guessed there
         except auth.Refused:
             rate = unknown  # of its own: whoever knows no secret must not use up what Alertmanager needs
             if rate.allows():
@@ -102,14 +108,14 @@ def _add_webhook(app: Flask, parts: Parts) -> None:
         return response
 
 
-def _add_pages(app: Flask, parts: Parts) -> None:
+def _add_pages(app: Flask, parts: Parts, sign: SignIn) -> None:
     @app.get("/metrics")
     def metrics() -> Response:
         return Response(generate_latest(parts.metrics.registry), content_type=CONTENT_TYPE_LATEST)
 
     @app.get("/")
     def page() -> Response:
-        return status.render(parts)
+        return status.render(parts, sign)
 
     @app.get("/api/v1/actions")
     def actions() -> Response:

@@ -21,6 +21,7 @@ PURE = {
     "exporter/verdict.py",
     "exporter/evidence.py",
     "remediator/policy.py",
+    "remediator/group.py",
 }
 """The pure domain: the standard library only, and neither a clock nor a thread."""
 IMPURE_STANDARD = {"time", "threading", "datetime", "random", "socket", "os", "subprocess", "asyncio"}

@@ -19,7 +19,7 @@ from remediator.inbox import StoredRequest
 from remediator.journal import Journal
 from remediator.ledger import StoredAttempt
 from remediator.metrics import Metrics
-from remediator.model import Limits, View
+from remediator.model import Limits, Order, Reason, View
 from remediator.parts import Parts
 
 START = 1_800_000_000.0
@@ -168,6 +168,11 @@ class World:
 
     def alert(self, *backends: str) -> None:
         self.parts.journal.inbox.receive([firing(name) for name in backends or ("a",)], self.clock.time())
+
+    def order(self, *overrules: Reason, backend: str = "a") -> int:
+        """A person asks for a restart; the request's id."""
+        order = Order("ada", "it hangs", self.clock.time(), frozenset(overrules))
+        return self.parts.journal.orders.place(backend, order)
 
     def waiting(self) -> list[StoredRequest]:
         return self.parts.journal.inbox.waiting()

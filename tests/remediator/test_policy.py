@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remediator import budget, model, policy, recovery, storm
+from remediator import budget, group, model, policy, recovery, storm
 from remediator.config import LimitSettings
 from remediator.model import (
+    OVERRULABLE,
     WAITS,
     Fleet,
     History,
     Hold,
     Limits,
     Member,
+    Order,
     Outcome,
     PastAttempt,
     Reason,
@@ -68,6 +70,11 @@ def past(backend: str = "a", ago: float = 600.0, took: float | None = 60.0, **ch
         "outcome": None if took is None else Outcome.RECOVERED,
     }
     return PastAttempt(backend, **{**values, **changes})
+
+
+def ordered(*overrules: Reason, ago: float = 5.0, **changes: Any) -> Request:
+    """A person asked `ago` seconds before now, overruling these."""
+    return request(order=Order("ada", "it hangs", NOW - ago, frozenset(overrules)), seen_stuck=False, **changes)
 
 
 HELD = {"a": Hold("a", "ada", "new weights", NOW - 60)}
@@ -274,6 +281,61 @@ ROWS: list[tuple[str, Request, History, Fleet, Verb, Reason]] = [
         request(), History(storm=Storm(NOW - 900, NOW, overridden=True)),
         fleet(member(), member("b", "h", view=view("stuck", "b"))), Verb.ACT, Reason.ACT,
     ),
+    (
+        "A person who asks is not more than an alert: a busy server is left alone.",
+        ordered(), History(), fleet(member(view=view("busy"))), Verb.WAIT, Reason.NOT_CONFIRMED,
+    ),
+    (
+        "A person may answer for a server that is not proven stuck.",
+        ordered(Reason.NOT_CONFIRMED), History(), fleet(member(view=view("busy"))), Verb.ACT, Reason.ACT,
+    ),
+    (
+        "What was overruled minutes ago is not overruled any more: by now it may be well.",
+        ordered(Reason.NOT_CONFIRMED, ago=300), History(), fleet(member(view=view("busy"))),
+        Verb.WAIT, Reason.NOT_CONFIRMED,
+    ),
+    (
+        "What was overruled in the future, by another clock, is not overruled.",
+        ordered(Reason.NOT_CONFIRMED, ago=-60), History(), fleet(member(view=view("busy"))),
+        Verb.WAIT, Reason.NOT_CONFIRMED,
+    ),
+    (
+        "Who overrules one rung has not overruled the next.",
+        ordered(Reason.NOT_CONFIRMED), History((past(ago=600),)), fleet(member(view=view("busy"))),
+        Verb.WAIT, Reason.COOLDOWN,
+    ),
+    (
+        "Cooldown, budget and storm are a person's to overrule, all at once if he names them all.",
+        ordered(Reason.COOLDOWN, Reason.BUDGET_EXHAUSTED, Reason.STORM),
+        History((past(ago=600),), latched=frozenset({"a"}), storm=Storm(NOW - 1, NOW - 1)), fleet(),
+        Verb.ACT, Reason.ACT,
+    ),
+    (
+        "Another person's hold is released, not overruled.",
+        ordered(*OVERRULABLE), History(holds=HELD), fleet(), Verb.REFUSE, Reason.HELD,
+    ),
+    (
+        "In advise mode nobody restarts anything.",
+        ordered(*OVERRULABLE), History(), fleet(mode="advise"), Verb.REFUSE, Reason.ADVISE_ONLY,
+    ),
+    (
+        "A group that settles may be overruled.",
+        ordered(Reason.GROUP_BUSY), History((past("b", ago=60),)), fleet(member(), member("b")),
+        Verb.ACT, Reason.ACT,
+    ),
+    (
+        "Two attempts at once in one group may not.",
+        ordered(Reason.GROUP_BUSY), History((past("b", took=None),)), fleet(member(), member("b")),
+        Verb.WAIT, Reason.GROUP_BUSY,
+    ),
+    (
+        "Nobody overrules that the exporter must tell: afterwards none could say whether it helped.",
+        ordered(*OVERRULABLE), History(), fleet(member(view=None)), Verb.WAIT, Reason.EVIDENCE_UNAVAILABLE,
+    ),
+    (
+        "Nobody overrules that somebody else was faster.",
+        ordered(*OVERRULABLE, identity_now="life-2"), History(), fleet(), Verb.REFUSE, Reason.ALREADY_RESTARTED,
+    ),
     ("Advice is all that is wanted.", request(), History(), fleet(mode="advise"), Verb.REFUSE, Reason.ADVISE_ONLY),
 ]  # fmt: skip
 
@@ -344,6 +406,26 @@ def test_never_acts_on_anything_but_stuck(verdict: str, age: float | None, seen:
     assert policy.confirm(request(seen_stuck=seen), History(), spoilt, LIMITS, NOW).verb is not Verb.ACT
 
 
+@given(st.permutations(sorted(SPOILS)), st.integers(1, len(SPOILS)), st.sets(st.sampled_from(sorted(OVERRULABLE))))
+def test_only_what_a_person_names_is_overruled(order: list[Reason], number: int, named: set[Reason]) -> None:
+    """The first rung that says no and is not named is the reason; what was overruled is said and counted."""
+    chosen = order[:number]
+    world: Any = (ordered(*named), History(), fleet(member(), member("b", view=view("down", "b"))))
+    for reason in chosen:
+        world = SPOILS[reason](*world)
+    decision = policy.decide(*world, LIMITS, NOW)
+    open_in_group = {Reason.IN_PROGRESS, Reason.GROUP_BUSY} & set(chosen)  # both are attempts that are open
+    overruled = named - ({Reason.GROUP_BUSY} if open_in_group else set())
+    noes = [reason for reason in Reason if reason in chosen and reason not in overruled]
+    if noes:
+        assert noes[0] is decision.reason
+    else:
+        assert decision.verb is Verb.ACT
+        assert decision.overruled == frozenset(chosen)
+        assert "ada: it hangs" in decision.detail
+        assert all(f"overruled {reason}: " in decision.detail for reason in chosen)
+
+
 @given(st.lists(st.tuples(st.floats(-1e5, 3e5), st.floats(0, 2000)), max_size=12), st.floats(-1e5, 1e5))
 def test_restarts_in_any_six_hours_are_bounded(history: list[tuple[float, float]], shift: float) -> None:
     """Whatever the journal holds and however the clock was set, acting needs budget left in the window."""
@@ -370,12 +452,12 @@ def test_flapping_for_a_day_is_bounded() -> None:
     assert len(attempts) == 3
 
 
-@pytest.mark.parametrize("pure", [policy, budget, storm, recovery, model], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("pure", [policy, budget, group, storm, recovery, model], ids=lambda module: module.__name__)
 def test_the_policy_is_pure(pure: Any) -> None:
     """The pure files import the standard library without clocks or threads, and each other."""
     tree = ast.parse(Path(pure.__file__).read_text(encoding="utf-8"))
     allowed = {"__future__", "collections.abc", "dataclasses", "enum", "remediator.model", "remediator.budget"}
-    allowed |= {"remediator.storm", "remediator.policy"}
+    allowed |= {"remediator.storm", "remediator.policy", "remediator.group"}
     found = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert found <= allowed
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]

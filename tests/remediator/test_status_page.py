@@ -78,5 +78,5 @@ def test_nobody_is_shut_out(chromium: Browser, make: Make) -> None:
 def test_an_empty_journal_says_so(chromium: Browser, make: Make) -> None:
     """The first day: every list is there and says that nothing has happened."""
     with serving(create_app(make().parts, lambda: True)) as address, visit(chromium, address) as page:
-        assert page.locator(".empty").count() == 4
+        assert page.locator(".empty").count() == 5
         assert faults_of(page) == []
