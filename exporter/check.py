@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from exporter.config import AskSettings, Backend, backend
 from exporter.evidence import sentence
 from exporter.fleet import watch_of
-from exporter.model import Verdict
+from exporter.model import Limits, Verdict
 from exporter.runtimes import Runtime
 from exporter.state import NOT_YET_OBSERVED, State
 from exporter.watch import Watch
@@ -51,19 +51,15 @@ def run(
             ask=AskSettings(),
             api_key=key,
         )
-    bounds = target.limits
-    wait = wait_seconds or (
-        bounds.stuck_after_seconds + bounds.ask_timeout_seconds + SPARE_POLLS * bounds.poll_interval_seconds
-    )
     watch = make_watch(target)
-    deadline = time.monotonic() + wait
+    began = time.monotonic()
     pause = threading.Event()
     code = UNPROVEN
     while True:
         watch.poll()
-        state = watch.snapshot.state
+        state, bounds = watch.snapshot.state, watch.backend.limits  # `auto` knows the kind from the first page
         code = judge(state)
-        left = deadline - time.monotonic()
+        left = began + (wait_seconds or needed(bounds, state)) - time.monotonic()
         if code != UNPROVEN or left <= 0:
             break
         pause.wait(min(left, bounds.poll_interval_seconds))
@@ -73,6 +69,14 @@ def run(
     if fail_on is not None:
         return BAD if state.verdict.value == fail_on else HEALTHY
     return code
+
+
+def needed(limits: Limits, state: State) -> float:
+    """Seconds that the slowest proof takes from here: of `stuck`, or of `unreachable` while no page can be had."""
+    proof = limits.stuck_after_seconds + limits.ask_timeout_seconds
+    if state.last_failure is not None:
+        proof = max(proof, limits.unreachable_after_seconds)
+    return proof + SPARE_POLLS * limits.poll_interval_seconds
 
 
 def judge(state: State) -> int:

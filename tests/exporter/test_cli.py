@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from exporter.__main__ import main
+from exporter.check import needed
+from exporter.config import AskSettings, backend
+from exporter.runtimes import builtin
+from exporter.state import State
 from tests.exporter.servers import Script, answer, once, read_request, scripted
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
@@ -18,6 +22,7 @@ SHORT += ["--startup-grace", "20", "--unreachable-after", "8", "--down-after", "
 SHORT += ["--poll-timeout", "3"]
 FAST = ["--suspect-after", "0.2", "--stuck-after", "0.4", "--ask-timeout", "0.1", "--down-after", "0.3"]
 FAST += ["--poll-interval", "0.05", "--poll-timeout", "0.5"]
+KINDS = ("vllm", "llamacpp")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -144,6 +149,25 @@ def test_check_of_nothing_is_down(capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["check", url, *FAST]) == 2
         assert run(["check", url, *FAST, "--fail-on", "stuck"]) == 0
     assert capsys.readouterr().out.startswith("down (refused)")
+
+
+def closes(connection: socket.socket) -> None:
+    """Reads the request and answers nothing."""
+    read_request(connection)
+
+
+def test_check_waits_as_long_as_the_proof_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A page that never comes is `unreachable` only after longer than `stuck` needs; that is waited for."""
+    silent = ["--poll-timeout", "0.05", "--unreachable-after", "1.5"]
+    with scripted(closes) as url:
+        assert run(["check", url, *FAST, *silent]) == 2
+    assert capsys.readouterr().out.startswith("unreachable ")
+
+
+def test_check_takes_the_wait_of_the_kind_that_the_page_tells() -> None:
+    """llama.cpp works fifteen minutes on one prompt at times; `auto` knows it from the first page."""
+    quick, slow = (backend("a", "http://a", builtin()[kind], {}, ask=AskSettings()).limits for kind in KINDS)
+    assert needed(quick, State()) < 900 < needed(slow, State())
 
 
 @pytest.mark.parametrize("argv", [["check", "nonsense"], ["check"], ["check", "http://a", "--wait", "-1"]])
