@@ -3,19 +3,20 @@ FROM python:3.11.11-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY requirements.lock requirements-dev.lock ./
-# setuptools builds the project and stays in this stage; its lines stand in the lock file of development.
+# setuptools and pip build the project and stay in this stage; the lines of setuptools stand in the lock file of
+# development.
 RUN python -m venv /builder \
     && sed -n '/^setuptools==/,/[^\\]$/p' requirements-dev.lock >builder.lock \
     && /builder/bin/pip install --require-hashes -r builder.lock \
-    && python -m venv /opt/stallwatch \
-    && /opt/stallwatch/bin/pip install --require-hashes --only-binary :all: -r requirements.lock
+    && python -m venv --without-pip /opt/stallwatch \
+    && /builder/bin/pip --python /opt/stallwatch/bin/python install --require-hashes --only-binary :all: -r requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY stallwatch stallwatch
 COPY exporter exporter
 COPY remediator remediator
 COPY demo demo
 RUN /builder/bin/pip wheel --no-deps --no-build-isolation -w /wheels . \
-    && /opt/stallwatch/bin/pip install --no-deps --no-index /wheels/*.whl \
+    && /builder/bin/pip --python /opt/stallwatch/bin/python install --no-deps --no-index /wheels/*.whl \
     # A lock file without the drivers and PostgreSQL ends the build here and not at the first start.
     && /opt/stallwatch/bin/python -c "import bcrypt, docker, jeepney, kubernetes, psycopg"
 
