@@ -58,6 +58,7 @@ class Supervisor:
 
     def restart(self, seen: str) -> str:
         """Run the command anew unless the identity is no longer the one `seen`; "ok IDENTITY" or "error WHY"."""
+        self.look()  # whoever asks may have seen its end before we have
         if seen == self._identity:
             self.stop()
             try:
