@@ -167,29 +167,28 @@ def _serve(arguments: argparse.Namespace) -> int:
     server = Server(
         create_app(fleet, lifecycle=arguments.lifecycle, runbooks=arguments.runbook_url), arguments.listen, web=web
     )
-    stop, hangup = threading.Event(), threading.Event()
+    log, stop, hangup = logs.get_logger("main"), threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     signal.signal(signal.SIGHUP, lambda *_: hangup.set())
     fleet.start()
     try:
         server.start()
-        watch_lists = threading.Thread(
-            target=discovery.run, args=(stop, lambda: fleet.update(discovery.current)), name="discovery", daemon=True
-        )
-        watch_lists.start()
-        logs.get_logger("main").info("listening", address=arguments.listen, version=__version__)
+        lists = (stop, lambda: fleet.update(discovery.current))
+        threading.Thread(target=discovery.run, args=lists, name="discovery", daemon=True).start()
+        log.info("started", version=__version__, listen=arguments.listen, backends=len(fleet.snapshots()))
         while not stop.wait(0.5):
             if hangup.is_set():
                 hangup.clear()
                 fleet.reload()
+        log.info("stopping")
     finally:
         fleet.halt()  # first, so that a thousand loops do not compete with the rest of the ending
         server.stop()
         ended = fleet.stop()
+    log.info("stopped", readings_left_behind=not ended)
     if not ended:
         # The interpreter would wait for hundreds of hanging readings in turn to let go of it; they hold nothing.
-        logs.get_logger("main").info("stopped", left_behind=True)
         sys.stderr.flush()
         os._exit(0)
     return 0

@@ -59,7 +59,7 @@ RUNS = [
         "README.md", ".venv/bin/stallwatch-exporter check", {"http://127.0.0.1:8000": "{idle}"}, ("^idle ",), early=True
     ),
     Run("README.md", "make run BACKEND="),
-    Run("README.md", ".venv/bin/stallwatch-exporter --config.file", EXPORTER, until="listening"),
+    Run("README.md", ".venv/bin/stallwatch-exporter --config.file", EXPORTER, until="event=started"),
     Run("README.md", ".venv/bin/stallwatch-remediator --config.file", REMEDIATOR, until="event=started"),
     Run(
         "docs/backtest.md", "stallwatch-exporter backtest --prometheus http://prometheus", HISTORY, ("# Backtest of ",)
@@ -97,9 +97,9 @@ RUNS = [
         early=True,
     ),
     Run("docs/check.md", "stallwatch-exporter check URL", {"URL": "{frozen}"}, early=True),
-    Run("docs/web-config.md", "stallwatch-exporter", EXPORTER | TLS, until="listening"),
+    Run("docs/web-config.md", "stallwatch-exporter", EXPORTER | TLS, until="event=started"),
     Run("docs/web-config.md", "stallwatch-remediator", REMEDIATOR | TLS, until="event=started"),
-    Run("docs/scale.md", "stallwatch-exporter --config.file exporter.yml --shard", EXPORTER, until="listening"),
+    Run("docs/scale.md", "stallwatch-exporter --config.file exporter.yml --shard", EXPORTER, until="event=started"),
     Run(
         "docs/journal.md",
         "stallwatch-remediator export",
@@ -205,6 +205,8 @@ def test_command(world: World, command: Command) -> None:
         running.until(run.until)
     code = running.end(run.ends if run.until else 0)
     output = running.output()
+    if run.until:  # both programs begin and end in the same words
+        assert [word for word in ("stopping", "stopped") if f"component=main event={word}" not in output] == [], output
     assert code == 0 or run.ends == signal.SIGINT, output
     assert [pattern for pattern in run.says if not re.search(pattern, output, re.MULTILINE)] == [], output
     if command.printed:

@@ -113,7 +113,7 @@ def test_sigterm_ends_a_program_that_is_the_first_process(image: Built) -> None:
         host = client.create_host_config(network_mode="none", binds=[mount], read_only=True, cap_drop=["ALL"])
         made = client.create_container(image.image, host_config=host)
         client.start(made["Id"])
-        assert eventually(lambda: b"event=listening" in client.logs(made["Id"]), 60)
+        assert eventually(lambda: b"event=started" in client.logs(made["Id"]), 60)
         client.stop(made["Id"], timeout=30)
         assert client.inspect_container(made["Id"])["State"]["ExitCode"] == 0
 
