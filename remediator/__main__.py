@@ -15,6 +15,7 @@ from pathlib import Path
 
 from prometheus_client import disable_created_metrics
 
+from remediator import usage
 from remediator.clock import SystemClock
 from remediator.config import Config, check_journal_url, check_listen, load
 from remediator.database import JournalFailed
@@ -163,8 +164,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stallwatch-remediator",
         description="Receives Prometheus alerts, decides whether it may act, and restarts what is proven stuck.",
-        epilog="stallwatch-remediator export --help: write the journal as JSON lines. "
-        "stallwatch-remediator timeline --help: one backend's story as Markdown.",
+        epilog=usage.MAIN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--config.file", dest="config_file", default="remediator.yml", metavar="FILE", help="the configuration"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from remediator import __main__ as program
+from remediator import usage
 from remediator.auth import Credentials
 from remediator.config import Config, check_listen, load
 from remediator.model import Limits
@@ -224,3 +227,12 @@ def test_a_directory_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFix
     assert program.main(["--config.file", str(path)]) == 2
     expected = f"stallwatch-remediator: journal_url: the directory {tmp_path}/none does not exist\n"
     assert capsys.readouterr().err == expected
+
+
+def test_the_configuration_of_the_help_is_enough(tmp_path: Path) -> None:
+    """Whoever copies it begins with what is valid, and only advises."""
+    lines = usage.MAIN.partition("a configuration that is enough")[2].splitlines()[1:]
+    copied = textwrap.dedent("\n".join(itertools.takewhile(str.strip, lines)))
+    (tmp_path / "remediator.yml").write_text(copied, encoding="utf-8")
+    found = load(tmp_path / "remediator.yml")
+    assert (found.mode, list(found.backends)) == ("advise", ["gb10-a"])
