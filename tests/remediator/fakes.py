@@ -21,6 +21,8 @@ from remediator.ledger import StoredAttempt
 from remediator.metrics import Metrics
 from remediator.model import Limits, Order, Reason, View
 from remediator.parts import Parts
+from remediator.pending import Pending
+from remediator.runner import Runner
 
 START = 1_800_000_000.0
 
@@ -173,6 +175,12 @@ class World:
         """A person asks for a restart; the request's id."""
         order = Order("ada", "it hangs", self.clock.time(), frozenset(overrules))
         return self.parts.journal.orders.place(backend, order)
+
+    def decide(self) -> None:
+        """One round of the loop; what it begins is carried to its end."""
+        runner = Runner(self.parts)
+        Pending(self.parts, runner).step()
+        assert runner.join(20)
 
     def waiting(self) -> list[StoredRequest]:
         return self.parts.journal.inbox.waiting()

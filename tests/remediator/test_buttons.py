@@ -10,8 +10,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from remediator.model import Decision, Reason, Storm, Verb
-from remediator.pending import Pending
-from remediator.runner import Runner
 from remediator.web import create_app
 from tests.browser import faults_of, serving, visit
 from tests.remediator.fakes import World, view
@@ -34,13 +32,6 @@ def sign_in(page: Page, secret: str | None = SECRET, name: str = "ada") -> None:
     if secret is not None:
         page.fill("#secret", secret)
     page.click("main button")
-
-
-def decide(world: World) -> None:
-    """One round of the loop; what it begins is carried to its end."""
-    runner = Runner(world.parts)
-    Pending(world.parts, runner).step()
-    assert runner.join(20)
 
 
 @pytest.mark.parametrize("script", [True, False], ids=["script", "no-script"])
@@ -94,14 +85,14 @@ def test_restart_by_hand_climbs_the_ladder(chromium: Browser, make: Make) -> Non
         sign_in(page)
         page.fill("#restart-why", "users complain")
         page.click("button:has-text('Restart a')")
-        decide(world)
+        world.decide()
         page.reload()
         assert "the exporter says busy" in page.inner_text("#state")
         assert world.driver.calls == 0
         page.fill("#restart-why", "gives garbage")
         page.check("#over-not_confirmed")
         page.click("button:has-text('Restart a')")
-        decide(world)
+        world.decide()
         page.reload()
         assert world.driver.calls == 1
         newest = page.inner_text("#orders tbody tr:first-child")

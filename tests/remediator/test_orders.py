@@ -17,20 +17,11 @@ from remediator.export import export
 from remediator.forms import OVERRULES
 from remediator.ledger import StoredAttempt
 from remediator.model import OVERRULABLE, Hold, Outcome, Reason, Storm
-from remediator.pending import Pending
-from remediator.runner import Runner
 from remediator.web import create_app
 from tests.remediator.fakes import World, view
 
 Make = Callable[..., World]
 SECRET = "correct horse battery staple"
-
-
-def decide(world: World) -> None:
-    """One round of the loop; what it begins is carried to its end."""
-    runner = Runner(world.parts)
-    Pending(world.parts, runner).step()
-    assert runner.join(20)
 
 
 class TestTheLadder:
@@ -41,7 +32,7 @@ class TestTheLadder:
         world = make()
         world.exporters.says["a"] = lambda: view("busy")
         world.order()
-        decide(world)
+        world.decide()
         assert world.driver.calls == 0
         (waiting,) = world.waiting()
         assert waiting.reason == "not_confirmed"
@@ -51,7 +42,7 @@ class TestTheLadder:
         world = make()
         world.exporters.says["a"] = lambda: view("busy")
         world.order(Reason.NOT_CONFIRMED)
-        decide(world)
+        world.decide()
         assert world.driver.calls == 1
         (attempt,) = world.attempts()
         assert attempt["outcome"] == Outcome.RECOVERED
@@ -64,10 +55,10 @@ class TestTheLadder:
         world.exporters.says["a"] = lambda: view("busy")
         world.driver.identity = None
         world.order(Reason.NOT_CONFIRMED)
-        decide(world)
+        world.decide()
         world.driver.identity = "life-1"
         world.clock.pass_by(300)
-        decide(world)
+        world.decide()
         assert world.driver.calls == 0
 
     def test_a_hold_ends_an_order(self, make: Make) -> None:
@@ -75,7 +66,7 @@ class TestTheLadder:
         world = make()
         world.order(*OVERRULABLE)
         world.parts.journal.holds.hold(Hold("a", "bob", "wait", world.clock.time()))
-        decide(world)
+        world.decide()
         assert (world.waiting(), world.driver.calls) == ([], 0)
 
     def test_storm_and_latch_stop_who_has_not_overruled_them(self, make: Make) -> None:
@@ -87,7 +78,7 @@ class TestTheLadder:
         world.sql(f"INSERT INTO budgets (backend, latched_at) VALUES ('a', {now})")
         for overrules in ((Reason.STORM,), (Reason.BUDGET_EXHAUSTED,), (Reason.STORM, Reason.BUDGET_EXHAUSTED)):
             world.order(*overrules)
-            decide(world)
+            world.decide()
             assert world.driver.calls == (1 if len(overrules) == 2 else 0)
 
     def test_who_has_not_opted_in_is_restarted_by_hand_alone(self, make: Make) -> None:
@@ -95,10 +86,10 @@ class TestTheLadder:
         world = make(restart_on=())
         world.recovers()
         world.order()
-        decide(world)
+        world.decide()
         assert world.driver.calls == 0
         world.order(Reason.NOT_OPTED_IN)
-        decide(world)
+        world.decide()
         assert world.driver.calls == 1
 
     def test_an_order_joins_the_request_that_is_open(self, make: Make) -> None:
@@ -140,7 +131,7 @@ class TestTheRecord:
         world = make()
         world.recovers()
         world.order(Reason.COOLDOWN, Reason.STORM)
-        decide(world)
+        world.decide()
         out = io.StringIO()
         export(world.path, world.config.journal_password, out, since=0.0, backend="a")
         events = [json.loads(line) for line in out.getvalue().splitlines()]
