@@ -24,6 +24,12 @@ Make = Callable[..., World]
 SECRET = "correct horse battery staple"
 
 
+@pytest.fixture
+def make(make_on_either: Make) -> Make:
+    """Everything here holds for both databases."""
+    return make_on_either
+
+
 class TestTheLadder:
     """What an order does on its way to the driver."""
 
@@ -139,6 +145,18 @@ class TestTheRecord:
         assert (order["who"], order["why"], order["overrules"]) == ("ada", "it hangs", "cooldown,storm")
         lines = [line.what for line in story.of_journal(events)]
         assert 'restart asked for by ada, overruling cooldown, storm: "it hangs"' in lines
+
+    def test_an_order_goes_with_its_request(self, make: Make) -> None:
+        """After the days for which the journal is kept; an order of an open request stays."""
+        world = make(mode="advise")
+        world.recovers()
+        world.order(Reason.STORM)
+        world.decide()
+        world.clock.pass_by(91 * 86400.0)
+        world.order()
+        removed = world.parts.journal.retention.remove_batch(world.clock.time())
+        assert (removed["orders"], removed["requests"]) == (1, 1)
+        assert len(world.parts.journal.orders.recent(9)) == 1
 
     def test_every_rung_that_may_be_overruled_has_its_words(self) -> None:
         """The form offers what the API takes, and no more."""
