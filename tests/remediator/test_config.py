@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 from remediator import __main__ as program
 from remediator import usage
@@ -172,6 +173,13 @@ def test_the_example_is_valid_and_only_advises() -> None:
     config = load(EXAMPLE)
     assert config.mode == "advise"
     assert config.limits == Limits()
+
+
+def test_the_examples_of_both_programs_are_of_one_backend() -> None:
+    """Whoever copies both watches and remediates the same server, in the same group."""
+    watched = yaml.safe_load(EXAMPLE.with_name("exporter.yml").read_text(encoding="utf-8"))["backends"]
+    known = load(EXAMPLE).backends.values()
+    assert {(b["name"], b["group"]) for b in watched} == {(b.name, b.group) for b in known}
 
 
 def test_a_secret_is_read_from_its_file_and_never_shown(tmp_path: Path) -> None:
