@@ -90,6 +90,7 @@ def _addresses(chain: Chain) -> None:
   prometheus    http://127.0.0.1:{ports.prometheus}/alerts
   alertmanager  http://127.0.0.1:{ports.alertmanager}
   remediator    http://127.0.0.1:{ports.remediator}  (mode: {chain.mode})
+                its buttons want any name, and the token in {chain.token_file}
 """,
         flush=True,
     )
